@@ -1,0 +1,53 @@
+# Everything a developer runs. The targets make their own environments with scripts/venv.sh: Python 3.11 or newer, pip
+# and make are all that the machine needs. `make PYTHON=/path/to/python test` chooses the interpreter.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format typing bench docs clean
+
+JOBS ?= auto
+PYTEST = -m pytest -n $(JOBS)
+GATED = batchlib/_core/*,batchlib/policies/*
+export JOBS PYTHON
+export MAKE_TARGET = $(firstword $(MAKECMDGOALS))
+export PYRIGHT_PYTHON_IGNORE_WARNINGS = 1
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+demo: ## a real embedding model answers hundreds of callers in batches
+	@scripts/venv.sh demo
+	@.venv/bin/python examples/demo.py
+
+test: ## the suite on the Python at hand, and full branch coverage of the core and the policies
+	@scripts/venv.sh test
+	@.venv/bin/python $(PYTEST) --cov --cov-report=
+	@.venv/bin/python -m coverage report --include='$(GATED)' --fail-under=100
+
+test-all: ## the suite on 3.11, 3.12 and 3.13 where they exist, eager tasks included
+	@scripts/test-all.sh
+
+lint: ## ruff: rules and format
+	@scripts/venv.sh test
+	@.venv/bin/python -m ruff check .
+	@.venv/bin/python -m ruff format --check .
+
+format: ## let ruff mend what it can
+	@scripts/venv.sh test
+	@.venv/bin/python -m ruff check --fix .
+	@.venv/bin/python -m ruff format .
+
+typing: ## mypy and pyright, both strict
+	@scripts/venv.sh test
+	@.venv/bin/python -m mypy
+	@.venv/bin/python -m pyright --pythonpath .venv/bin/python
+
+bench: ## what a call costs, beside the peers and a bare future
+	@scripts/venv.sh bench
+	@.venv-bench/bin/python benchmarks/overhead.py
+
+docs: ## draw the state diagram of the docs from the transition table
+	@scripts/venv.sh test
+	@.venv/bin/python -m batchlib._core
+
+clean: ## remove the environments and whatever the tools left behind
+	@rm -rf .venv .venv-* build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,193 @@
+"""What travels with the caller's context: request options, and the batches that the present code runs inside.
+
+One context variable holds it all, None for most code, so that a call from outside pays for a single look-up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar, overload
+
+from ._core._batch import Batch
+from ._core._request import Request
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class Unset:
+    """The type of UNSET: an option that was not given, where None has a meaning of its own."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET = Unset()
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """Options of the enclosing `request_options`, and the batches around the present code, outermost first."""
+
+    tenant: Hashable | Unset = UNSET
+    priority: float | Unset = UNSET
+    until: float | None = None
+    """End of the enclosing time budget, on `time.monotonic`."""
+    chain: tuple[Batch, ...] = ()
+    batch: BatchContext | None = None
+
+
+AMBIENT: ContextVar[Ambient | None] = ContextVar("batchlib", default=None)
+
+
+class ItemContext:
+    """What the function may know of one item's request: its caller's context variables, tenant and deadline."""
+
+    __slots__ = ("_request",)
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+
+    @overload
+    def get(self, variable: ContextVar[T]) -> T | None: ...
+    @overload
+    def get(self, variable: ContextVar[T], default: D) -> T | D: ...
+    def get(self, variable: ContextVar[Any], default: Any = None) -> Any:
+        """The caller's value of a context variable, else `default`."""
+        context = self._request.context
+        return default if context is None else context.get(variable, default)
+
+    @property
+    def tenant(self) -> Hashable:
+        return self._request.tenant
+
+    @property
+    def priority(self) -> float:
+        return self._request.priority
+
+    @property
+    def deadline(self) -> float | None:
+        """Instant on the batcher's clock, None without one."""
+        return self._request.deadline
+
+
+class BatchContext(Sequence[ItemContext]):
+    """One ItemContext per item of the running batch, in the order of the lists that the function got."""
+
+    __slots__ = ("_batch", "_requests")
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._requests = batch.requests
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @overload
+    def __getitem__(self, index: int) -> ItemContext: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ItemContext]: ...
+    def __getitem__(self, index: int | slice) -> ItemContext | Sequence[ItemContext]:
+        if isinstance(index, slice):
+            return [ItemContext(request) for request in self._requests[index]]
+        return ItemContext(self._requests[index])
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether every caller has left: nobody will see the results. Safe to poll from the function's thread."""
+        return self._batch.live == 0
+
+
+def batch_context() -> BatchContext:
+    """The batch that the present code runs in, for use inside a batched function.
+
+    With `on_error="bisect"` it describes the whole batch, also while a half of it runs again.
+
+    Raises LookupError outside a batch.
+
+    >>> from batchlib import batch_context, batched
+    >>> @batched
+    ... def sizes(items: list[int]) -> list[int]:
+    ...     return [len(batch_context())] * len(items)
+    >>> sizes.call(0)
+    1
+    """
+    ambient = AMBIENT.get()
+    if ambient is None or ambient.batch is None:
+        raise LookupError("batch_context() is for code inside a batched function; no batch runs here")
+    return ambient.batch
+
+
+@contextmanager
+def request_options(
+    *,
+    timeout: float | timedelta | None = None,
+    tenant: Hashable | Unset = UNSET,
+    priority: float | Unset = UNSET,
+) -> Iterator[None]:
+    """Gives options to every request made inside the `with` block, in this task or thread and those it starts.
+
+    timeout: seconds (or a timedelta); one budget that starts on entering, for everything inside; None adds no limit.
+        Of nested budgets, and of this one and a request's own timeout, the earliest deadline wins.
+    tenant, priority: win over the decorator's, lose to `.options(...)`. The innermost block counts.
+
+    Raises ValueError for a timeout that is not a number >= 0, and for a priority that is not a number.
+
+    >>> import batchlib
+    >>> double = batchlib.batched(lambda xs: [2 * x for x in xs])
+    >>> with batchlib.request_options(tenant="acme", timeout=5):
+    ...     double.call(4)
+    8
+    """
+    outer = AMBIENT.get() or Ambient()
+    seconds = duration("timeout", timeout)
+    until = outer.until
+    if seconds is not None:
+        end = time.monotonic() + seconds
+        until = end if until is None else min(until, end)
+    token = AMBIENT.set(
+        replace(
+            outer,
+            until=until,
+            tenant=outer.tenant if isinstance(tenant, Unset) else tenant,
+            priority=outer.priority if isinstance(priority, Unset) else number("priority", priority),
+        )
+    )
+    try:
+        yield
+    finally:
+        AMBIENT.reset(token)
+
+
+def inside(batch: Batch) -> Context:
+    """A neutral context for running a batch: no caller's variables, only the batch and the chain that led to it."""
+    chain = {outer: None for request in batch.requests for outer in request.chain if not outer.done}
+    context = Context()
+    context.run(AMBIENT.set, Ambient(chain=(*chain, batch), batch=BatchContext(batch)))
+    return context
+
+
+def duration(name: str, value: float | timedelta | None) -> float | None:
+    """A duration in seconds, checked; None stays None."""
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else number(name, value)
+    if not seconds >= 0:
+        raise ValueError(f"{name} must be at least 0 seconds, or None for no limit, not {value!r}")
+    return seconds
+
+
+def number(name: str, value: object) -> float:
+    """A real number, checked: not a bool, not a text, not NaN. NumPy's and torch's scalars are numbers."""
+    if type(value) is not int and type(value) is not float:
+        if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+            raise TypeError(f"{name} must be a number, not {value!r}")
+        value = float(value)
+    if value != value:
+        raise ValueError(f"{name} must be a number, not NaN")
+    return value

@@ -1,0 +1,1 @@
+"""The core: decides, never waits. README.md in this folder is its theory of operation."""

@@ -1,0 +1,44 @@
+"""The errors that the core itself hands to callers, with their numbers: what was needed, what was allowed, what to do."""
+
+from __future__ import annotations
+
+from ..errors import BatchFailed, Closed, DeadlineExceeded, ItemTooLarge, Shed
+from ._request import Request
+from ._transitions import State
+
+
+def closed_for_new(waiting: int) -> Closed:
+    return Closed(f"the batcher is closed and takes no more requests ({waiting} still waiting): use another one")
+
+
+def closed_while(request: Request) -> Closed:
+    if request.state is State.WAITING:
+        return Closed("the batcher was closed while the request waited: it never ran and can be sent elsewhere")
+    return Closed("the batcher was closed while the request's batch ran: it may have had effects")
+
+
+def too_large(needed: float, allowed: float) -> ItemTooLarge:
+    return ItemTooLarge(
+        f"the item needs {needed:g} and a batch may hold {allowed:g}: split it, raise the limit, "
+        'or let it run by itself with oversize="alone"'
+    )
+
+
+def expired(request: Request, waiting: int, now: float) -> DeadlineExceeded:
+    assert request.deadline is not None
+    where = "while it waited" if request.state is State.WAITING else "while its batch ran"
+    return DeadlineExceeded(
+        f"the deadline passed {where}: {request.deadline - request.arrival:.3g} s were granted, "
+        f"{now - request.arrival:.3g} s have gone by ({waiting} waiting, tenant={request.tenant!r}): "
+        "grant more time, lower the load or add capacity"
+    )
+
+
+def shed(waiting: int) -> Shed:
+    return Shed(f"given up by policy before it ran ({waiting} waiting): send it later or elsewhere")
+
+
+def policy_fault(policy: object, problem: str, cause: BaseException | None) -> BatchFailed:
+    fault = BatchFailed(f"{type(policy).__name__} {problem}: this is a fault of the policy")
+    fault.__cause__ = cause
+    return fault

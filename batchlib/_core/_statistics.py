@@ -1,0 +1,122 @@
+"""The books of a batcher: counters that the core keeps, and the frozen snapshot that users see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ._batch import Batch
+from ._transitions import State
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A snapshot of one batcher, or the sum over the batchers of a method's instances.
+
+    Always true: submitted = completed + failed + cancelled + expired + shed + rejected + waiting + running. `Closed`
+    counts as rejected; a caller who leaves a running batch counts at once. Ages and times are seconds; a mean over
+    nothing is None.
+    """
+
+    submitted: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    shed: int = 0
+    rejected: int = 0
+    waiting: int = 0
+    running: int = 0
+    batches: int = 0
+    """Batches dispatched so far, running ones included."""
+    running_batches: int = 0
+    groups: int = 0
+    """Groups that have waiting requests; an empty one leaves no state."""
+    mean_batch_size: float | None = None
+    mean_fill: float | None = None
+    mean_queue_delay: float | None = None
+    max_queue_delay: float | None = None
+    execution_time: float = 0.0
+    """Seconds that ended batches took, added up."""
+    reasons: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Why batches left, with how often."""
+    oldest_waiting_age: float | None = None
+    oldest_running_age: float | None = None
+    healthy: bool = True
+    """False once a running batch is older than `max_execution_time`, or the executor is lost."""
+    closed: bool = False
+
+
+class Books:
+    """Counters behind a Statistics. One per core, written under its lock."""
+
+    __slots__ = (
+        "batches",
+        "ended",
+        "execution_time",
+        "fill",
+        "max_queue_delay",
+        "queue_delay",
+        "reasons",
+        "size",
+        "submitted",
+    )
+
+    def __init__(self) -> None:
+        self.submitted = 0
+        self.ended: dict[State, int] = dict.fromkeys(State, 0)
+        self.batches = 0
+        self.size = 0
+        self.fill = 0.0
+        self.queue_delay = 0.0
+        self.max_queue_delay = 0.0
+        self.execution_time = 0.0
+        self.reasons: dict[str, int] = {}
+
+    def dispatched(self, batch: Batch) -> None:
+        self.batches += 1
+        self.size += batch.size
+        self.fill += batch.fill
+        self.reasons[batch.reason] = self.reasons.get(batch.reason, 0) + 1
+        arrivals = [request.arrival for request in batch.requests]
+        self.queue_delay += batch.size * batch.started - sum(arrivals)
+        self.max_queue_delay = max(self.max_queue_delay, batch.started - min(arrivals))
+
+    def snapshot(
+        self,
+        now: float,
+        max_execution_time: float | None,
+        *,
+        waiting: int,
+        running: int,
+        waiting_since: Sequence[float],
+        running_since: Sequence[float],
+        closed: bool,
+    ) -> Statistics:
+        ended, batches = self.ended, self.batches
+        oldest_running = now - min(running_since) if running_since else None
+        late = oldest_running is not None and max_execution_time is not None and oldest_running > max_execution_time
+        return Statistics(
+            submitted=self.submitted,
+            completed=ended[State.COMPLETED],
+            failed=ended[State.FAILED],
+            cancelled=ended[State.CANCELLED],
+            expired=ended[State.EXPIRED],
+            shed=ended[State.SHED],
+            rejected=ended[State.REJECTED],
+            waiting=waiting,
+            running=running,
+            batches=batches,
+            running_batches=len(running_since),
+            groups=len(waiting_since),
+            mean_batch_size=self.size / batches if batches else None,
+            mean_fill=self.fill / batches if batches else None,
+            mean_queue_delay=self.queue_delay / self.size if batches else None,
+            max_queue_delay=self.max_queue_delay if batches else None,
+            execution_time=self.execution_time,
+            reasons=dict(self.reasons),
+            oldest_waiting_age=now - min(waiting_since) if waiting_since else None,
+            oldest_running_age=oldest_running,
+            healthy=not late,
+            closed=closed,
+        )

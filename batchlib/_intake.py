@@ -1,0 +1,113 @@
+"""From one call to one request: binds it, and works out its cost, group, tenant, priority and deadline.
+
+Everything that comes from the user runs here, in the caller: what it raises is its caller's alone, and nothing has
+been queued yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from ._context import AMBIENT, UNSET, Ambient, Unset, number
+from ._core._request import Request
+from ._signature import BatchSignature
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What `.options(...)` was given."""
+
+    timeout: float | Unset | None = UNSET
+    tenant: Hashable | Unset = UNSET
+    priority: float | Unset = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeOptions:
+    """What the decorator was told about single calls. `timeout` in seconds, None for no limit."""
+
+    cost: Callable[..., float] | None = None
+    group_by: Callable[..., Hashable] | None = None
+    timeout: float | None = None
+    tenant: Hashable = None
+    priority: float | Callable[..., float] = 0
+
+
+class Intake:
+    """Makes the requests of one batcher.
+
+    now: the batcher's clock. The plain call, which has positional items and no options, takes the short way.
+    """
+
+    def __init__(self, signature: BatchSignature, options: IntakeOptions, now: Callable[[], float]) -> None:
+        self.signature = signature
+        self._now = now
+        self._arity = signature.arity
+        self._default_settings = signature.default_settings
+        self._default_key = signature.default_key
+        self.configure(options)
+
+    def configure(self, options: IntakeOptions) -> None:
+        self.options = options
+        self._plain = options == IntakeOptions()
+
+    def request(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions | None, owner: object = None
+    ) -> Request:
+        """The request of one call. Raises what the signature or a user's callback raises."""
+        if kwargs or len(args) != self._arity:
+            args, settings, key = self.signature.bind(args, kwargs)
+        else:
+            settings, key = self._default_settings, self._default_key
+        request = Request(args, key, 0.0, copy_context())
+        if settings is not None:
+            request.settings = settings
+        if owner is not None:
+            request.owner = owner
+        ambient = AMBIENT.get()
+        if ambient is not None or options is not None or not self._plain:
+            self._apply(request, options or _NO_OPTIONS, ambient or _OUTSIDE)
+        return request
+
+    def _apply(self, request: Request, options: CallOptions, ambient: Ambient) -> None:
+        mine = self.options
+        if mine.cost is not None:
+            request.cost = _cost(mine.cost(*request.args))
+        if mine.group_by is not None:
+            group = mine.group_by(*request.args)
+            hash(group)  # a TypeError here is its caller's
+            request.group = (request.group, group)
+        request.tenant = _first_set(options.tenant, ambient.tenant, mine.tenant)
+        priority: Any = _first_set(options.priority, ambient.priority, mine.priority)
+        if callable(priority):
+            priority = number("priority", priority(*request.args))
+        request.priority = priority
+        timeout = mine.timeout if isinstance(options.timeout, Unset) else options.timeout
+        if ambient.until is not None:
+            left = ambient.until - time.monotonic()
+            timeout = left if timeout is None else min(timeout, left)
+        if timeout is not None:
+            request.deadline = self._now() + timeout
+        request.chain = ambient.chain
+
+
+_NO_OPTIONS = CallOptions()
+_OUTSIDE = Ambient()
+
+
+def _first_set(*values: Any) -> Any:
+    for value in values:
+        if value is not UNSET:
+            return value
+    return None
+
+
+def _cost(value: object) -> float:
+    cost = number("cost", value)
+    if not 0 <= cost < float("inf"):
+        raise ValueError(f"cost must be a finite number >= 0, not {value!r}")
+    return cost

@@ -1,0 +1,268 @@
+"""Many calls at once, with results in order and a bounded number of items in flight."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from ._core._request import Request
+from .errors import BlockingCallError
+from .runtimes._driver import Driver
+from .runtimes._places import on_loop
+from .runtimes._threads import Inbox, outcome_of
+
+R = TypeVar("R")
+_EMPTY: Any = object()
+
+
+class Results(Generic[R]):
+    """What `map` gives: iterate with `for` in a thread, with `async for` on asyncio or trio.
+
+    Nothing is pulled before the first result is asked for. Leaving early, by `break` or by an error, cancels what
+    waits; so does cancelling the task that iterates.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        prepare: Callable[[tuple[Any, ...]], Request],
+        sources: tuple[Iterable[Any] | AsyncIterable[Any], ...],
+        *,
+        ordered: bool,
+        return_exceptions: bool,
+        look_ahead: int,
+    ) -> None:
+        self._driver = driver
+        self._prepare = prepare
+        self._sources = sources
+        self._ordered = ordered
+        self._return_exceptions = return_exceptions
+        self._look_ahead = look_ahead
+        self._started: Any = None
+
+    def __iter__(self) -> Iterator[R]:
+        if on_loop():
+            raise BlockingCallError("`for ... in map(...)` would block this event loop: use `async for`")
+        for source in self._sources:
+            if not isinstance(source, Iterable):
+                raise TypeError(f"`for ... in map(...)` needs iterables, not {type(source).__name__}; use `async for`")
+        return self._started or self._iterate()
+
+    def __next__(self) -> R:
+        if self._started is None:
+            self._started = iter(self)
+        return next(self._started)
+
+    def __aiter__(self) -> AsyncIterator[R]:
+        return self._started or self._iterate_async()
+
+    async def __anext__(self) -> R:
+        if self._started is None:
+            self._started = self._iterate_async()
+        return await anext(self._started)
+
+    def _iterate(self) -> Iterator[Any]:
+        inbox = Inbox()
+        window = _Window(self._ordered, self._return_exceptions)
+        source = self._zipped()
+        try:
+            while True:
+                pulled = False
+                while window.size < self._look_ahead and not (window.size and self._driver.held_back):
+                    args = next(source, _EMPTY)
+                    if args is _EMPTY:
+                        break
+                    pulled |= self._submit_from_thread(window, inbox, args)
+                if pulled:
+                    self._driver.wake()
+                if not window.size:
+                    return
+                while not window.ready:
+                    window.arrived(inbox.get())
+                yield window.take(outcome_of)
+        finally:
+            window.cancel(self._driver)
+
+    def _submit_from_thread(self, window: _Window, inbox: Inbox, args: tuple[Any, ...]) -> bool:
+        index = window.reserve()
+        try:
+            request = self._prepare(args)
+            inbox.attach(request)
+            window.enter(request, index)
+            self._driver.submit_from_thread(request, gather=True)
+        except Exception as error:  # this item's own: a wrong call, or a cost function that raises
+            window.refused(index, error)
+            return False
+        return True
+
+    async def _iterate_async(self) -> AsyncIterator[Any]:
+        driver = self._driver
+        channel = driver.here()
+        bell = _Bell(channel)
+        window = _Window(self._ordered, self._return_exceptions)
+
+        def submit(args: tuple[Any, ...]) -> None:
+            index = window.reserve()
+            try:
+                request = self._prepare(args)
+                channel.attach_callback(request, arrived)
+                window.enter(request, index)
+                driver.submit_from_loop(request, channel)
+            except Exception as error:  # this item's own, as above
+                window.refused(index, error)
+
+        def arrived(request: Request) -> None:
+            window.arrived(request)
+            bell.ring()
+
+        source = self._zipped() if all(isinstance(s, Iterable) for s in self._sources) else None
+        pump = _Pump(self._zipped_async(), lambda: self._has_room(window), submit, bell) if source is None else None
+        stop = channel.spawn(pump.run) if pump is not None else None
+        try:
+            while True:
+                while source is not None and self._has_room(window):
+                    args = next(source, _EMPTY)
+                    if args is _EMPTY:
+                        source = None
+                    else:
+                        submit(args)
+                if window.ready:
+                    yield window.take(channel.result)
+                    bell.ring()  # there is room again
+                elif window.size or (pump is not None and not pump.done):
+                    await bell.wait()
+                elif pump is not None and pump.error is not None:
+                    raise pump.error
+                elif source is None:
+                    return
+        finally:
+            if stop is not None:
+                stop()
+            window.cancel(driver)
+
+    def _has_room(self, window: _Window) -> bool:
+        return window.size < self._look_ahead and not (window.size and self._driver.held_back)
+
+    def _zipped(self) -> Iterator[tuple[Any, ...]]:
+        sources: Any = self._sources
+        return zip(*sources, strict=True)
+
+    async def _zipped_async(self) -> AsyncIterator[tuple[Any, ...]]:
+        iterators = [aiter(s) if isinstance(s, AsyncIterable) else _as_async(s) for s in self._sources]
+        while True:
+            row = [await anext(iterator, _EMPTY) for iterator in iterators]
+            if all(value is _EMPTY for value in row):
+                return
+            if any(value is _EMPTY for value in row):
+                raise ValueError("map() of several iterables: they must all be equally long")
+            yield tuple(row)
+
+
+async def _as_async(source: Iterable[Any]) -> AsyncIterator[Any]:
+    for item in source:
+        yield item
+
+
+class _Window:
+    """The items in flight: pulled from the source and not yet given out."""
+
+    def __init__(self, ordered: bool, return_exceptions: bool) -> None:
+        self._ordered = ordered
+        self._return_exceptions = return_exceptions
+        self._running: dict[Request, int] = {}
+        self._arrived: dict[int, Request | Exception] = {}
+        self._entered = 0
+        self._next = 0
+
+    @property
+    def size(self) -> int:
+        return len(self._running) + len(self._arrived)
+
+    @property
+    def ready(self) -> bool:
+        return self._next in self._arrived if self._ordered else bool(self._arrived)
+
+    def reserve(self) -> int:
+        """The place of the item that was just pulled."""
+        self._entered += 1
+        return self._entered - 1
+
+    def enter(self, request: Request, index: int) -> None:
+        self._running[request] = index
+
+    def refused(self, index: int, error: Exception) -> None:
+        """The item at `index` has failed on its own, perhaps after it was entered."""
+        self._running = {request: place for request, place in self._running.items() if place != index}
+        self._arrived[index] = error
+
+    def arrived(self, request: Request) -> None:
+        index = self._running.pop(request, None)
+        if index is not None:
+            self._arrived[index] = request
+
+    def take(self, result: Callable[[Request], Any]) -> Any:
+        """The next outcome; raises it if it is an error, unless errors are wanted as values."""
+        index = self._next if self._ordered else next(iter(self._arrived))
+        arrived = self._arrived.pop(index)
+        self._next += 1
+        try:
+            if isinstance(arrived, Exception):
+                raise arrived
+            value = result(arrived)
+        except Exception as error:
+            if not self._return_exceptions:
+                raise
+            value = error
+        finally:
+            del arrived
+        return value if self._ordered else (index, value)
+
+    def cancel(self, driver: Driver) -> None:
+        for request in self._running:
+            driver.cancel(request)
+        self._running.clear()
+
+
+class _Bell:
+    """An event that can ring again and again."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self._event = channel.event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = self._channel.event()
+
+
+class _Pump:
+    """Pulls an async source beside the consumer, so that a slow source never holds back results that are there."""
+
+    def __init__(
+        self,
+        source: AsyncIterator[tuple[Any, ...]],
+        has_room: Callable[[], bool],
+        submit: Callable[[tuple[Any, ...]], None],
+        bell: _Bell,
+    ) -> None:
+        self._source = source
+        self._has_room = has_room
+        self._submit = submit
+        self._bell = bell
+        self.done = False
+        self.error: Exception | None = None
+
+    async def run(self) -> None:
+        try:
+            async for args in self._source:
+                self._submit(args)
+                while not self._has_room():
+                    await self._bell.wait()
+        except Exception as error:
+            self.error = error
+        finally:
+            self.done = True
+            self._bell.ring()

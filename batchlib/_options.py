@@ -1,0 +1,225 @@
+"""From the options of the decorator to policies and settings, checked one by one.
+
+Every error here names the parameter, the value and what is legal. The defaults are not here but in the signature of
+`batched`.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from ._context import duration, number
+from ._core._policies import Policies
+from ._core._protocols import DispatchPolicy, Executor, Limit
+from ._intake import IntakeOptions
+from .policies import CostLimit, Fifo, Greedy, MaxWaiting, SizeOrWait
+from .runtimes._driver import DriverOptions
+
+LIMITS = (
+    "max_batch_size",
+    "max_wait",
+    "max_batch_cost",
+    "max_waiting",
+    "timeout",
+    "max_concurrent_batches",
+    "max_execution_time",
+)
+"""What `configure` can change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The options of one decorator, checked and sorted by who needs them."""
+
+    policies: Policies
+    intake: IntakeOptions
+    driver: DriverOptions
+    executor: Executor | None
+    collate: Callable[[list[Any]], Any] | None
+    bisect_errors: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Options as the user gave them: `values` are those that differ from `defaults`."""
+
+    values: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Given:
+        return cls({name: value for name, value in options.items() if not _same(value, defaults[name])}, defaults)
+
+    def with_limits(self, limits: Mapping[str, Any]) -> Given:
+        """With other limits. TypeError for what is not a limit."""
+        unknown = sorted(set(limits) - set(LIMITS))
+        if unknown:
+            raise TypeError(f"configure changes limits only ({', '.join(LIMITS)}), not {', '.join(unknown)}")
+        return Given.of({**self.defaults, **self.values, **limits}, self.defaults)
+
+    def resolve(self, name: str) -> Resolved:
+        """Checks all options; `name` is the function's own."""
+        options = {**self.defaults, **self.values}
+        for option in ("cost", "group_by", "collate"):
+            _callable_or_none(option, options[option])
+        for option, choices in _CHOICES.items():
+            if options[option] not in choices:
+                raise ValueError(f"{option} must be one of {', '.join(map(repr, choices))}, not {options[option]!r}")
+        return Resolved(
+            policies=_policies(options, set(self.values)),
+            intake=IntakeOptions(
+                cost=options["cost"],
+                group_by=options["group_by"],
+                timeout=duration("timeout", options["timeout"]),
+                tenant=options["tenant"],
+                priority=_priority(options["priority"]),
+            ),
+            driver=DriverOptions(
+                name=_text("name", options["name"]) or name,
+                version=_text("version", options["version"]),
+                clock=options["clock"],
+                hooks=_hooks(options["hooks"]),
+                max_execution_time=duration("max_execution_time", options["max_execution_time"]),
+            ),
+            executor=options["executor"],
+            collate=options["collate"],
+            bisect_errors=options["on_error"] == "bisect",
+        )
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "oversize": ("reject", "alone"),
+    "on_error": ("fail", "bisect"),
+    "overflow": ("wait", "reject"),
+}
+
+
+def _same(value: object, default: object) -> bool:
+    return value is default or (type(value) is type(default) and value == default)
+
+
+def _policies(options: Mapping[str, Any], given: set[str]) -> Policies:
+    dispatch, limits = _dispatch(options, given)
+    return Policies(
+        admission=_admission(options, given),
+        ordering=_with_start("ordering", options["ordering"]) if options["ordering"] is not None else Fifo(),
+        dispatch=dispatch,
+        limits=limits,
+        max_batch_size=_limit("max_batch_size", options["max_batch_size"]),
+        max_concurrent_batches=_limit("max_concurrent_batches", options["max_concurrent_batches"]),
+        oversize_alone=options["oversize"] == "alone",
+    )
+
+
+def _dispatch(options: Mapping[str, Any], given: set[str]) -> tuple[DispatchPolicy, tuple[Limit, ...]]:
+    max_wait = _max_wait(options["max_wait"])
+    parts: Any = options["dispatch"]
+    parts = () if parts is None else tuple(parts) if isinstance(parts, Sequence) else (parts,)
+    policies: list[DispatchPolicy] = []
+    limits: list[Limit] = []
+    for part in parts:
+        state = _with_start("dispatch", part).start()
+        if hasattr(state, "decide"):
+            policies.append(part)
+        elif hasattr(state, "open"):
+            limits.append(part)
+        else:
+            raise TypeError(
+                f"dispatch takes dispatch policies and limits; {part!r} starts neither a Dispatcher nor a Limiter"
+            )
+    if len(policies) > 1:
+        raise TypeError(
+            f"dispatch takes one dispatch policy and any number of limits, not {len(policies)}: {policies!r}"
+        )
+    if policies and "max_wait" in given:
+        raise TypeError(
+            f"max_wait is what {policies[0]!r} replaces: give one of the two, or dispatch=SizeOrWait(max_wait)"
+        )
+    if options["max_batch_cost"] is not None:
+        if any(isinstance(limit, CostLimit) for limit in limits):
+            raise TypeError("max_batch_cost is what CostLimit in dispatch replaces: give one of the two")
+        limits.append(CostLimit(_positive("max_batch_cost", options["max_batch_cost"])))
+    if limits and options["cost"] is None and any(isinstance(limit, CostLimit) for limit in limits):
+        raise TypeError("max_batch_cost needs cost=, a function that gives an item's cost, such as cost=len")
+    default: DispatchPolicy = SizeOrWait(max_wait) if max_wait else Greedy()
+    return (policies[0] if policies else default), tuple(limits)
+
+
+def _max_wait(value: object) -> float:
+    seconds = (
+        None if value is None else value.total_seconds() if isinstance(value, timedelta) else number("max_wait", value)
+    )
+    if seconds is None or not 0 <= seconds < math.inf:
+        raise ValueError(
+            f"max_wait must be a finite number of seconds >= 0, not {value!r}: without a limit a lone item could wait for ever"
+        )
+    return seconds
+
+
+def _admission(options: Mapping[str, Any], given: set[str]) -> tuple[Any, ...]:
+    admission: Any = options["admission"]
+    if admission is not None:
+        for option in ("max_waiting", "overflow"):
+            if option in given:
+                raise TypeError(f"{option} is what admission={admission!r} replaces: give one of the two")
+        parts = tuple(admission) if isinstance(admission, Sequence) else (admission,)
+        return tuple(_with_start("admission", part) for part in parts)
+    if options["max_waiting"] is None:
+        return ()
+    return (MaxWaiting(whole("max_waiting", options["max_waiting"]), options["overflow"]),)
+
+
+def _with_start(option: str, policy: Any) -> Any:
+    if isinstance(policy, type) or not callable(getattr(policy, "start", None)):
+        hint = f"; did you mean {policy.__name__}(...)?" if isinstance(policy, type) else ""
+        raise TypeError(f"{option} takes policy objects, which have a start() method, not {policy!r}{hint}")
+    return policy
+
+
+def whole(option: str, value: object) -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{option} must be a whole number >= 1, not {value!r}")
+    count = value.__index__()
+    if count < 1:
+        raise ValueError(f"{option} must be a whole number >= 1, not {value!r}")
+    return int(count)
+
+
+def _limit(option: str, value: object) -> int:
+    return sys.maxsize if value is None else whole(option, value)
+
+
+def _positive(option: str, value: object) -> float:
+    cost = number(option, value)
+    if not 0 < cost < math.inf:
+        raise ValueError(f"{option} must be a finite number > 0, or None for no limit, not {value!r}")
+    return cost
+
+
+def _priority(value: Any) -> float | Callable[..., float]:
+    return value if callable(value) else number("priority", value)
+
+
+def _callable_or_none(option: str, value: object) -> None:
+    if value is not None and not callable(value):
+        raise TypeError(f"{option} must be callable or None, not {value!r}")
+
+
+def _text(option: str, value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{option} must be a str or None, not {value!r}")
+    return value
+
+
+def _hooks(value: Any) -> tuple[Any, ...]:
+    hooks = tuple(value) if isinstance(value, Sequence) else (value,)
+    for hook in hooks:
+        if not callable(hook):
+            raise TypeError(f"hooks must be callables that take an event, not {hook!r}")
+    return hooks

@@ -1,0 +1,5 @@
+"""What runs a batch: calls the user's function and turns what it gave back into one outcome per request."""
+
+from ._function import FunctionExecutor
+
+__all__ = ["FunctionExecutor"]

@@ -1,0 +1,69 @@
+"""One exception object per caller.
+
+An exception grows its traceback with every `raise`, so one object shared by all callers of a batch would collect
+their frames and keep them alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import BatchFailed
+
+# A future must never be given what ends a loop or fakes the end of an iterator.
+_LOOP_ENDING = (StopIteration, StopAsyncIteration)
+
+
+def failures(error: BaseException, size: int) -> list[Exception]:
+    """What each of `size` callers gets for an exception that failed their whole batch."""
+    if size == 1:
+        return [deliverable(error)]
+    return [_copy(error) or _wrap(error) for _ in range(size)]
+
+
+def deliverable(error: BaseException) -> Exception:
+    """The exception itself, or BatchFailed around it where a caller cannot be given it as it is."""
+    if isinstance(error, Exception) and not isinstance(error, _LOOP_ENDING):
+        return error
+    return _wrap(error)
+
+
+def in_slots(outcomes: Sequence[Any]) -> Sequence[Any]:
+    """Outcomes whose exceptions each belong to one request alone: shared objects are copied, the rest untouched."""
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if not errors:
+        return outcomes
+    seen: set[int] = set()
+    own: list[Any] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            again = id(outcome) in seen
+            seen.add(id(outcome))
+            outcome = (_copy(outcome) or _wrap(outcome)) if again else deliverable(outcome)
+        own.append(outcome)
+    return own
+
+
+def _wrap(error: BaseException) -> BatchFailed:
+    wrapped = BatchFailed(f"the batch function raised {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _copy(error: BaseException) -> Exception | None:
+    """A new object of the same type, made without `__init__` (whose signature is unknown); None if it is not the same."""
+    if deliverable(error) is not error:
+        return None
+    try:
+        copy = type(error).__new__(type(error), *error.args)
+        copy.__dict__.update(error.__dict__)
+        copy.args = error.args
+        same = type(copy) is type(error) and copy.args == error.args and str(copy) == str(error)
+    except Exception:  # whatever a foreign class does to being copied, its callers get it wrapped
+        return None
+    if same is not True:
+        return None
+    copy.__cause__ = error
+    copy.__suppress_context__ = True
+    return copy

@@ -1,0 +1,42 @@
+"""From what a batch function gave back to one outcome per request, or an error that says what was wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from ..errors import BatchContractError
+
+_NEVER = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
+
+
+def split(result: Any, size: int) -> Sequence[Any]:
+    """One outcome per request, in order.
+
+    result: a list, tuple or other ordered sequence, or an array or tensor that is split on axis 0.
+    size: how many outcomes are needed.
+
+    Raises BatchContractError for anything else, whatever its length: a mapping with as many keys as there are items
+    would pass a check of the length and give every caller nonsense.
+    """
+    if type(result) is list or type(result) is tuple:
+        rows: Sequence[Any] = result
+    elif isinstance(result, _NEVER) or hasattr(result, "_fields"):
+        raise BatchContractError(_message(f"a {type(result).__name__}", size))
+    elif isinstance(result, Sequence):
+        rows = result
+    elif hasattr(result, "__dlpack__") and result.shape:  # numpy, torch, jax, cupy: rows of axis 0
+        rows = list(result)
+    else:
+        raise BatchContractError(_message(f"a {type(result).__name__}", size))
+    if len(rows) != size:
+        raise BatchContractError(_message(f"a {type(result).__name__} of {len(rows)}", size))
+    return rows
+
+
+def _message(actual: str, size: int) -> str:
+    return (
+        f"the function must give back one outcome per item, in order: a list, tuple, array or tensor of {size}; "
+        f"it gave {actual}"
+    )

@@ -1,0 +1,58 @@
+"""Bounds the queue: hold back those who run ahead, or refuse everyone over the limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..._core._protocols import WaitingRoom
+from ..._core._request import Request
+from ...errors import Overloaded, Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class MaxWaiting:
+    """Keeps the number of waiting requests at `max_waiting`.
+
+    max_waiting: at least 1.
+    overflow: "wait" lets every awaiting or blocking caller join (it holds its item anyway) and holds back whoever runs
+        ahead of its results: `submit` in a thread blocks, `map` stops pulling. "reject" refuses everyone over the limit
+        with `Overloaded`.
+
+    >>> from batchlib import batched
+    >>> from batchlib.policies import MaxWaiting
+    >>> double = batched(lambda xs: [2 * x for x in xs], admission=MaxWaiting(64, overflow="reject"))
+    >>> double.call(4)
+    8
+    """
+
+    max_waiting: int
+    overflow: Literal["wait", "reject"] = "wait"
+
+    def __post_init__(self) -> None:
+        if not self.max_waiting >= 1:
+            raise ValueError(f"max_waiting must be a whole number >= 1, not {self.max_waiting!r}")
+        if self.overflow not in ("wait", "reject"):
+            raise ValueError(f'overflow must be "wait" or "reject", not {self.overflow!r}')
+
+    def start(self) -> MaxWaitingAdmission:
+        return MaxWaitingAdmission(self.max_waiting, self.overflow == "reject")
+
+
+class MaxWaitingAdmission:
+    """The room is counted by the core; here are only the limits."""
+
+    def __init__(self, max_waiting: int, reject: bool) -> None:
+        self._max_waiting = max_waiting
+        self._reject = reject
+
+    def admit(self, request: Request, room: WaitingRoom, now: float) -> Rejected | None:
+        if not self._reject or room.waiting < self._max_waiting:
+            return None
+        return Overloaded(
+            f"{room.waiting} requests wait and max_waiting is {self._max_waiting} (tenant={request.tenant!r}): "
+            "send it later or elsewhere, or raise max_waiting"
+        )
+
+    def holds_back(self, room: WaitingRoom) -> bool:
+        return room.waiting >= self._max_waiting

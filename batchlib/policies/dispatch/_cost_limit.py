@@ -1,0 +1,65 @@
+"""Bounds the sum of costs in a batch: tokens, pixels, rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..._core._request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class CostLimit:
+    """Allows requests to share a batch while their costs add up to at most `max_cost`.
+
+    max_cost: in the unit of `cost=`, above 0. ValueError otherwise.
+
+    >>> from batchlib import batched
+    >>> from batchlib.policies import CostLimit, Greedy
+    >>> upper = batched(lambda ts: [t.upper() for t in ts], cost=len, dispatch=(Greedy(), CostLimit(100)))
+    >>> upper.call("ab")
+    'AB'
+    """
+
+    max_cost: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_cost < math.inf:
+            raise ValueError(f"max_cost must be a finite number above 0, not {self.max_cost!r}")
+
+    def start(self) -> CostLimiter:
+        return CostLimiter(self.max_cost)
+
+
+class CostLimiter:
+    """Nothing is remembered from batch to batch."""
+
+    def __init__(self, max_cost: float) -> None:
+        self.max_cost = max_cost
+
+    def open(self) -> CostRoom:
+        return CostRoom(self.max_cost)
+
+    def exceeds(self, request: Request) -> tuple[float, float] | None:
+        return (request.cost, self.max_cost) if request.cost > self.max_cost else None
+
+
+class CostRoom:
+    """Counts up instead of down, so that float costs which add up to the limit exactly still fit."""
+
+    __slots__ = ("_max_cost", "_used")
+
+    def __init__(self, max_cost: float) -> None:
+        self._max_cost = max_cost
+        self._used: float = 0
+
+    def add(self, request: Request) -> bool:
+        used = self._used + request.cost
+        if used > self._max_cost:
+            return False
+        self._used = used
+        return True
+
+    @property
+    def full(self) -> bool:
+        return self._used >= self._max_cost

@@ -1,0 +1,51 @@
+"""The extension points, for type annotations and for reading: who calls what, when, and what it may do."""
+
+from ._core._batch import Batch
+from ._core._events import BatchEnded, BatchStarted, RequestEnded
+from ._core._protocols import (
+    Admission,
+    AdmissionPolicy,
+    Clock,
+    Decision,
+    Dispatcher,
+    DispatchPolicy,
+    Executor,
+    Filled,
+    Group,
+    Hook,
+    Limit,
+    Limiter,
+    Ordering,
+    OrderingPolicy,
+    Queue,
+    Room,
+    WaitingRoom,
+)
+from ._core._request import Request
+from ._core._transitions import State
+
+__all__ = [
+    "Admission",
+    "AdmissionPolicy",
+    "Batch",
+    "BatchEnded",
+    "BatchStarted",
+    "Clock",
+    "Decision",
+    "DispatchPolicy",
+    "Dispatcher",
+    "Executor",
+    "Filled",
+    "Group",
+    "Hook",
+    "Limit",
+    "Limiter",
+    "Ordering",
+    "OrderingPolicy",
+    "Queue",
+    "Request",
+    "RequestEnded",
+    "Room",
+    "State",
+    "WaitingRoom",
+]

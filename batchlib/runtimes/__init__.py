@@ -1,0 +1,1 @@
+"""Waits, wakes and delivers for asyncio, trio and threads. Decides nothing: that is the core's."""

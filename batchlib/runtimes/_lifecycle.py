@@ -1,0 +1,103 @@
+"""What outlives a batcher or comes before it: collection, fork, interpreter exit.
+
+The registry below is the one piece of module state: `os.register_at_fork` and `atexit` cannot be undone, so each is
+registered once, for whatever batchers are alive when it happens. It keeps none of them alive.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+import weakref
+from typing import TYPE_CHECKING
+
+from ._clock import SystemClock
+from ._threads import PrivateLoop, Workers
+
+if TYPE_CHECKING:
+    from .._core._protocols import Clock
+    from ._driver import Driver
+
+_EXIT_TIMEOUT = 5.0  # seconds that all threads together get at interpreter exit
+
+_drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+class Resources:
+    """The threads of one batcher. Knows nothing of the batcher itself, so that it can end them after it is gone."""
+
+    def hold(self, workers: Workers, private: PrivateLoop, clock: Clock) -> None:
+        self._workers = workers
+        self._private = private
+        self._clock = clock if isinstance(clock, SystemClock) else None
+
+    def stop(self) -> None:
+        """Tells all threads to end once they are through; does not wait."""
+        self._workers.stop()
+        self._private.stop()
+        if self._clock is not None:
+            self._clock.stop()
+
+    def join(self, timeout: float) -> None:
+        """Waits for the threads, at most `timeout` seconds for all together."""
+        end = time.monotonic() + timeout
+
+        def left() -> float:
+            return max(0.0, end - time.monotonic())
+
+        self._workers.join(left)
+        self._private.join(left())
+        if self._clock is not None:
+            self._clock.join(left())
+
+
+class Wake:
+    """A timed callback that does not keep its batcher alive."""
+
+    __slots__ = ("_driver",)
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = weakref.ref(driver)
+
+    def __call__(self) -> None:
+        driver = self._driver()
+        if driver is not None:
+            driver.wake()
+
+
+class Notify(Wake):
+    """Likewise, for threads that wait for room or for the end."""
+
+    __slots__ = ()
+
+    def __call__(self) -> None:
+        driver = self._driver()
+        if driver is not None:
+            driver.notify()
+
+
+def register(driver: Driver, resources: Resources) -> None:
+    """From now on `driver` is reset in a forked child, closed at exit, and its threads end when it is collected."""
+    _drivers.add(driver)
+    weakref.finalize(driver, resources.stop).atexit = False
+
+
+def _reset_in_child() -> None:
+    """Threads do not survive a fork, locks may be held by one that is gone, and requests belong to the parent."""
+    for driver in list(_drivers):
+        driver.start()
+
+
+def _close_at_exit() -> None:
+    end = time.monotonic() + _EXIT_TIMEOUT
+    drivers = list(_drivers)
+    for driver in drivers:
+        driver.close(drain=False, timeout=None)
+    for driver in drivers:
+        driver.join(max(0.0, end - time.monotonic()))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_in_child)
+atexit.register(_close_at_exit)

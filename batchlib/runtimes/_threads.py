@@ -1,0 +1,193 @@
+"""Plain threads: those that call, those that run plain functions, and the one that runs async ones for the callers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from .._core._request import Request
+from .._core._transitions import State
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from .._core._batch import Batch
+    from ._asyncio import LoopChannel
+    from ._driver import Driver
+
+
+def outcome_of(request: Request) -> Any:
+    """The result of a request that has ended, or raises its error; the request forgets it (no reference cycle)."""
+    outcome, request.outcome = request.outcome, None
+    if request.state is State.COMPLETED:
+        return outcome
+    try:
+        raise outcome
+    finally:
+        del outcome
+
+
+class ThreadChannel:
+    """Delivers to threads. A waiter is a held lock, or a RequestFuture: `release` wakes either."""
+
+    runs_batches = False
+    closed = False
+
+    def deliver(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            request.waiter.release()
+
+
+THREADS = ThreadChannel()
+
+
+class Inbox(SimpleQueue[Request]):
+    """Where `map` in a thread finds its requests as they end."""
+
+    def attach(self, request: Request) -> None:
+        request.channel = THREADS
+        request.waiter = _Slip(self, request)
+
+
+class _Slip:
+    __slots__ = ("_inbox", "_request")
+
+    def __init__(self, inbox: Inbox, request: Request) -> None:
+        self._inbox = inbox
+        self._request = request
+
+    def release(self) -> None:
+        self._inbox.put(self._request)
+
+
+class RequestFuture(Future[Any]):
+    """The future of a submitted request. Cancelling it takes a waiting request out; a running one says False."""
+
+    def __init__(self, driver: Driver, request: Request) -> None:
+        super().__init__()
+        self._driver = driver
+        self._request: Request | None = request
+
+    def cancel(self) -> bool:
+        request = self._request
+        if request is not None and self._driver.cancel_waiting(request) and super().cancel():
+            self.set_running_or_notify_cancel()  # tells `wait` and `as_completed`, which look for this second step
+            self._request = None
+        return self.cancelled()
+
+    def running(self) -> bool:
+        request = self._request
+        return request is not None and request.state is State.RUNNING
+
+    def release(self) -> None:
+        """The request has ended."""
+        request, self._request = self._request, None
+        assert request is not None
+        if request.state is State.COMPLETED:
+            self.set_result(request.outcome)
+        else:
+            self.set_exception(request.outcome)
+        request.outcome = None
+
+
+class Workers:
+    """Daemon threads that run plain batches, started as they are needed and idle in a queue otherwise.
+
+    A thread knows a batcher only while it runs one of its batches, so an idle batcher can be collected.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: SimpleQueue[tuple[Driver, Batch] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+
+    def put(self, driver: Driver, batch: Batch) -> None:
+        """RuntimeError if no thread can be started and none is there."""
+        with self._lock:
+            self._busy += 1
+            if self._busy > len(self._threads):
+                thread = threading.Thread(target=self._work, name=f"batchlib-{self._name}", daemon=True)
+                try:
+                    thread.start()
+                    self._threads.append(thread)
+                except RuntimeError:
+                    if not self._threads:
+                        self._busy -= 1
+                        raise
+        self._queue.put((driver, batch))
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            driver, batch = work
+            driver.run(batch, self._free)
+            del work, driver, batch
+
+    def _free(self) -> None:
+        """Called by the batch before its successor is asked for, so that the successor finds this thread free."""
+        with self._lock:
+            self._busy -= 1
+
+    def stop(self) -> None:
+        """Ends the threads once they have run what is queued. Takes no lock: also called when a batcher is collected."""
+        for _ in self._threads:
+            self._queue.put(None)
+
+    def join(self, timeout: Callable[[], float | None]) -> None:
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout())
+
+
+class PrivateLoop:
+    """An asyncio loop in a daemon thread, for async functions that are called from threads. Starts when first needed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._channel: LoopChannel | None = None
+
+    def channel(self) -> LoopChannel:
+        with self._lock:
+            if self._channel is None:
+                import asyncio
+
+                from ._asyncio import LoopChannel
+
+                loop = asyncio.new_event_loop()
+                self._channel = LoopChannel(loop)
+                self._thread = threading.Thread(
+                    target=_run_loop, args=(loop,), name=f"batchlib-{self._name}-loop", daemon=True
+                )
+                self._thread.start()
+            return self._channel
+
+    def stop(self) -> None:
+        channel = self._channel
+        if channel is not None:
+            channel.deliver_call(channel.loop.stop)
+
+    def join(self, timeout: float | None) -> None:
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

@@ -1,0 +1,116 @@
+"""Hundreds of callers, one embedding model: what `@batched` makes of it, measured. `make demo` runs it."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+try:
+    import numpy as np
+    import trio
+    from measuring import Meter, Run, table
+    from minilm import MiniLM, TokenIds, sentences
+
+    from batchlib import batched
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}. `make demo` installs what is needed; so does: pip install -e '.[demo]' -c constraints.txt")
+
+TEXTS = 600
+THREADS = 256
+LEAST_RATIO = 1.2
+GREATEST_DIFFERENCE = 1e-5
+
+print("Loading the model ...", file=sys.stderr, flush=True)
+model = MiniLM()
+meter = Meter()
+
+
+def length_class(token_ids: TokenIds) -> int:
+    return (len(token_ids) - 1) // 8
+
+
+# An item is padded to the longest one of its batch: so only texts of nearly the same length share a batch, and what
+# limits a batch is its tokens rather than its texts.
+@batched(max_batch_size=64, cost=len, max_batch_cost=1024, group_by=length_class, hooks=(meter.hook,))
+def embed(batch: list[TokenIds]) -> np.ndarray:
+    vectors = model.embed(batch)
+    meter.count(batch)
+    return vectors
+
+
+# What not to do: whoever arrives next to each other shares a batch, short texts with long ones.
+embed_in_arrival_order = batched(embed.direct, max_batch_size=32, hooks=(meter.hook,))
+
+
+def one_by_one(texts: list[str]) -> list[np.ndarray]:
+    """A plain loop over the undecorated function."""
+    return [embed.direct([model.tokenize(text)])[0] for text in texts]
+
+
+async def asyncio_tasks(function: Callable[[TokenIds], Awaitable[np.ndarray]], texts: list[str]) -> list[np.ndarray]:
+    async def caller(text: str) -> np.ndarray:
+        return await function(model.tokenize(text))
+
+    return await asyncio.gather(*(caller(text) for text in texts))
+
+
+async def trio_tasks(texts: list[str]) -> list[np.ndarray]:
+    vectors: dict[str, np.ndarray] = {}
+
+    async def caller(text: str) -> None:
+        vectors[text] = await embed(model.tokenize(text))
+
+    async with trio.open_nursery() as nursery:
+        for text in texts:
+            nursery.start_soon(caller, text)
+    return [vectors[text] for text in texts]
+
+
+def threads(texts: list[str]) -> list[np.ndarray]:
+    def caller(text: str) -> np.ndarray:
+        return embed.call(model.tokenize(text))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(caller, texts))
+
+
+def main() -> None:
+    texts = sentences(TEXTS)
+    print(f"all-MiniLM-L6-v2 embeds {TEXTS} sentences of Python's help texts; every sentence has a caller of its own.")
+    one_by_one(texts[:50])  # the first calls of a model are slower
+    runs = [
+        meter.measure("one by one", one_by_one, texts),
+        meter.measure("arrival order, asyncio", lambda t: asyncio.run(asyncio_tasks(embed_in_arrival_order, t)), texts),
+        meter.measure("batched, asyncio", lambda t: asyncio.run(asyncio_tasks(embed, t)), texts),
+        meter.measure("batched, trio", lambda t: trio.run(trio_tasks, t), texts),
+        meter.measure(f"batched, {THREADS} threads", threads, texts),
+    ]
+    print(table(runs))
+    judge(runs)
+
+
+def judge(runs: list[Run]) -> None:
+    """Exits with status 1 and a message if the batches are wrong or not worth it."""
+    alone, arrival, served, *_ = runs
+    for run in runs[1:]:
+        if not run.difference(alone) < GREATEST_DIFFERENCE:
+            sys.exit(
+                f"FAILED: the vectors of {run.name!r} differ from those of one by one by up to "
+                f"{run.difference(alone):.1e}; {GREATEST_DIFFERENCE:.0e} is allowed."
+            )
+    ratio = served.per_cpu_second / alone.per_cpu_second
+    if ratio < LEAST_RATIO:
+        sys.exit(
+            f"FAILED: {served.name!r} gave {ratio:.2f} times the texts per CPU-second of one by one; "
+            f"at least {LEAST_RATIO} is expected. Is the machine very busy? Then run it again."
+        )
+    print(f"""
+{served.name}: {ratio:.2f} times the texts per CPU-second of one by one, with the same vectors.
+{arrival.name}: each text is padded to the longest one of its batch, and {arrival.waste:.0%} of the work is
+padding; on a CPU that loses to no batching at all. What helps is group_by= and max_batch_cost=.
+Figures are per CPU-second, with one torch thread, because other work on the machine hardly changes them.
+The queue delays are those of a crowd: all {served.texts} callers ask at the same moment.""")
+
+
+if __name__ == "__main__":
+    main()

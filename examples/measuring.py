@@ -1,0 +1,96 @@
+"""What the demo measures and prints: the work of each run, counted where the model is called, and the table of it."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from tqdm import tqdm
+
+from batchlib import BatchEnded, BatchStarted, RequestEnded
+
+Item = Sequence[int]
+
+
+@dataclass
+class Run:
+    """One way to embed the texts: what it gave and what it cost. Seconds and numbers of tokens."""
+
+    name: str
+    texts: int
+    vectors: list[np.ndarray] = field(default_factory=list)
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    sizes: list[int] = field(default_factory=list)
+    tokens: int = 0
+    computed: int = 0
+    queue_delays: list[float] = field(default_factory=list)
+
+    @property
+    def per_cpu_second(self) -> float:
+        return self.texts / self.cpu_seconds
+
+    @property
+    def waste(self) -> float:
+        """Padding's share of the computed tokens."""
+        return 1 - self.tokens / self.computed
+
+    def difference(self, reference: "Run") -> float:
+        """The greatest difference of any number in any vector."""
+        return float(np.abs(np.array(self.vectors) - np.array(reference.vectors)).max())
+
+
+class Meter:
+    """Measures one run after the other: the functions that it is handed to fill in the run of the moment."""
+
+    def __init__(self) -> None:
+        self._run = Run("warm-up", 0)
+        self._bar = tqdm(disable=True)
+
+    def measure(self, name: str, embed_all: Callable[[list[str]], list[np.ndarray]], texts: list[str]) -> Run:
+        run = self._run = Run(name, len(texts))
+        form = "{desc} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} texts, {elapsed}"
+        often = 0.2 if sys.stderr.isatty() else 10.0
+        with tqdm(total=len(texts), desc=f"{name:<22}", ncols=90, bar_format=form, mininterval=often) as self._bar:
+            start, cpu_start = time.perf_counter(), time.process_time()
+            run.vectors = embed_all(texts)
+            run.seconds, run.cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+        return run
+
+    def count(self, batch: list[Item]) -> None:
+        """Called with every batch that the model has done."""
+        self._run.sizes.append(len(batch))
+        self._run.tokens += sum(map(len, batch))
+        self._run.computed += len(batch) * max(map(len, batch))
+        self._bar.update(len(batch))
+
+    def hook(self, event: BatchStarted | BatchEnded | RequestEnded) -> None:
+        """For `hooks=`: how long the requests of each batch have waited."""
+        if isinstance(event, BatchStarted):
+            self._run.queue_delays.extend(event.queue_delays)
+
+
+HEAD = """\
+                         texts per  x one      texts     batch size  padding    queue delay   greatest
+                        CPU-second  by one  a second    mean    max    waste    p50      p99   difference
+"""
+
+
+def table(runs: list[Run]) -> str:
+    """The first run is what the others are compared with."""
+    return HEAD + "\n".join(_line(run, runs[0]) for run in runs)
+
+
+def _line(run: Run, reference: Run) -> str:
+    if run.queue_delays:
+        p50, p99 = np.percentile(run.queue_delays, [50, 99])
+        waited = f"{p50:5.2f} s  {p99:5.2f} s"
+    else:
+        waited = "     -        -"
+    difference = "-" if run is reference else f"{run.difference(reference):.1e}"
+    return (
+        f"{run.name:<22}  {run.per_cpu_second:9.1f}  {run.per_cpu_second / reference.per_cpu_second:6.2f}"
+        f"  {run.texts / run.seconds:8.1f}  {np.mean(run.sizes):6.1f} {max(run.sizes):6d}"
+        f"  {run.waste:6.0%}  {waited}  {difference:>10}"
+    )

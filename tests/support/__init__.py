@@ -1,0 +1,6 @@
+"""What the tests share: a clock that is moved by hand, a function that is held by hand."""
+
+from .clock import VirtualClock
+from .held import Held, waiting_for
+
+__all__ = ["Held", "VirtualClock", "waiting_for"]
