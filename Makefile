@@ -27,8 +27,8 @@ test-all: ## the suite on 3.11, 3.12 and 3.13 where they exist, eager tasks incl
 
 lint: ## ruff: rules and format
 	@scripts/venv.sh test
-	@.venv/bin/python -m ruff check .
-	@.venv/bin/python -m ruff format --check .
+	@status=0; .venv/bin/python -m ruff check . || status=1; \
+	.venv/bin/python -m ruff format --check . || status=1; exit $$status
 
 format: ## let ruff mend what it can
 	@scripts/venv.sh test
@@ -37,8 +37,8 @@ format: ## let ruff mend what it can
 
 typing: ## mypy and pyright, both strict
 	@scripts/venv.sh test
-	@.venv/bin/python -m mypy
-	@.venv/bin/python -m pyright --pythonpath .venv/bin/python
+	@status=0; .venv/bin/python -m mypy || status=1; \
+	.venv/bin/python -m pyright --pythonpath .venv/bin/python || status=1; exit $$status
 
 bench: ## what a call costs, beside the peers and a bare future
 	@scripts/venv.sh bench
@@ -46,7 +46,7 @@ bench: ## what a call costs, beside the peers and a bare future
 
 docs: ## draw the state diagram of the docs from the transition table
 	@scripts/venv.sh test
-	@.venv/bin/python -m batchlib._core
+	@.venv/bin/python scripts/state_diagram.py docs/explanation/states.md
 
 clean: ## remove the environments and whatever the tools left behind
 	@rm -rf .venv .venv-* build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

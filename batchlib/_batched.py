@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from ._context import UNSET, Unset, duration, number
 from ._core._statistics import Statistics
@@ -100,6 +100,7 @@ class Configured(Generic[P, R]):
         self._live = live
         self._driver = live.driver
         self._intake = live.intake
+        self._request = live.intake.request
         self._options = options
         self._owner = owner
 
@@ -112,7 +113,7 @@ class Configured(Generic[P, R]):
         Cancel safety: cancelled while it waits, the request is taken out and never runs; cancelled while its batch
         runs, the batch goes on without it. Nobody else is touched.
         """
-        return self._driver.call(self._intake.request(args, kwargs, self._options, self._owner))
+        return self._driver.call(self._request(args, kwargs, self._options, self._owner))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same from a plain thread: blocks until the result is there. BlockingCallError on an event loop's thread."""
@@ -294,7 +295,7 @@ class Batched(Configured[P, R]):
     ) -> None:
         await self.aclose()
 
-    def __get__(self, instance: object, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Self:
         """Binds as a plain function does, for one that was wrapped by another decorator inside a class."""
         if instance is None or not hasattr(self.__wrapped__, "__get__"):
             return self
@@ -302,7 +303,7 @@ class Batched(Configured[P, R]):
             from ._method import BatchedMethod
 
             self._method = BatchedMethod(self.__wrapped__, self._live.given)
-        return self._method.__get__(instance, owner)
+        return cast("Self", self._method.__get__(instance, owner))
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         if self._owner is not None:

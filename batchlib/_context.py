@@ -30,9 +30,12 @@ class Unset:
 UNSET = Unset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ambient:
-    """Options of the enclosing `request_options`, and the batches around the present code, outermost first."""
+    """Options of the enclosing `request_options`, and the batches around the present code, outermost first.
+
+    Never changed once it is set; not frozen, since one is made for every batch.
+    """
 
     tenant: Hashable | Unset = UNSET
     priority: float | Unset = UNSET
@@ -164,12 +167,20 @@ def request_options(
         AMBIENT.reset(token)
 
 
-def inside(batch: Batch) -> Context:
-    """A neutral context for running a batch: no caller's variables, only the batch and the chain that led to it."""
-    chain = {outer: None for request in batch.requests for outer in request.chain if not outer.done}
+def inside(batch: Batch, nested: bool) -> Context:
+    """A neutral context for running a batch: no caller's variables, only the batch and the chain that led to it.
+
+    nested: whether some of its requests may come from inside other batches.
+    """
     context = Context()
-    context.run(AMBIENT.set, Ambient(chain=(*chain, batch), batch=BatchContext(batch)))
+    context.run(enter, batch, nested)
     return context
+
+
+def enter(batch: Batch, nested: bool) -> None:
+    """The same for the present context, which must be an empty one."""
+    chain = {outer: None for request in batch.requests for outer in request.chain if not outer.done} if nested else ()
+    AMBIENT.set(Ambient(UNSET, UNSET, None, (*chain, batch), BatchContext(batch)))
 
 
 def duration(name: str, value: float | timedelta | None) -> float | None:

@@ -98,7 +98,7 @@ class Results(Generic[R]):
     async def _iterate_async(self) -> AsyncIterator[Any]:
         driver = self._driver
         channel = driver.here()
-        bell = _Bell(channel)
+        news, room = _Bell(channel), _Bell(channel)
         window = _Window(self._ordered, self._return_exceptions)
 
         def submit(args: tuple[Any, ...]) -> None:
@@ -110,14 +110,17 @@ class Results(Generic[R]):
                 driver.submit_from_loop(request, channel)
             except Exception as error:  # this item's own, as above
                 window.refused(index, error)
+                news.ring()
 
         def arrived(request: Request) -> None:
             window.arrived(request)
-            bell.ring()
+            news.ring()
 
         source = self._zipped() if all(isinstance(s, Iterable) for s in self._sources) else None
-        pump = _Pump(self._zipped_async(), lambda: self._has_room(window), submit, bell) if source is None else None
-        stop = channel.spawn(pump.run) if pump is not None else None
+        pump = stop = None
+        if source is None:
+            pump = _Pump(self._zipped_async(), lambda: self._has_room(window), submit, room, news)
+            stop = channel.spawn(pump.run)
         try:
             while True:
                 while source is not None and self._has_room(window):
@@ -128,9 +131,9 @@ class Results(Generic[R]):
                         submit(args)
                 if window.ready:
                     yield window.take(channel.result)
-                    bell.ring()  # there is room again
+                    room.ring()
                 elif window.size or (pump is not None and not pump.done):
-                    await bell.wait()
+                    await news.wait()
                 elif pump is not None and pump.error is not None:
                     raise pump.error
                 elif source is None:
@@ -224,7 +227,7 @@ class _Window:
 
 
 class _Bell:
-    """An event that can ring again and again."""
+    """An event that can ring again and again, for one who waits: a second one could sleep through a ring."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel
@@ -246,12 +249,14 @@ class _Pump:
         source: AsyncIterator[tuple[Any, ...]],
         has_room: Callable[[], bool],
         submit: Callable[[tuple[Any, ...]], None],
-        bell: _Bell,
+        room: _Bell,
+        news: _Bell,
     ) -> None:
         self._source = source
         self._has_room = has_room
         self._submit = submit
-        self._bell = bell
+        self._room = room
+        self._news = news
         self.done = False
         self.error: Exception | None = None
 
@@ -260,9 +265,9 @@ class _Pump:
             async for args in self._source:
                 self._submit(args)
                 while not self._has_room():
-                    await self._bell.wait()
+                    await self._room.wait()
         except Exception as error:
             self.error = error
         finally:
             self.done = True
-            self._bell.ring()
+            self._news.ring()

@@ -29,8 +29,8 @@ class BatchedMethod(Generic[S, P, R]):
     """
 
     def __init__(self, function: Any, given: Given) -> None:
-        self._kind = type(function) if isinstance(function, classmethod | staticmethod) else None
-        self._function = function.__func__ if self._kind is not None else function
+        self._kind: type | None = type(function) if isinstance(function, classmethod | staticmethod) else None
+        self._function: Any = function.__func__ if self._kind is not None else function
         self._given = given
         self._home: type | None = None
         self._lock = threading.Lock()
@@ -95,13 +95,20 @@ class BatchedMethod(Generic[S, P, R]):
             entry = table[key] = (reference, live)
             return entry
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, R]:
-        """Called on the class: with the instance first, as any function of a class; or by a classmethod above."""
-        if self._home is not None or (args and _is_classmethod_of(args[0], self)):
-            if not args:
-                raise TypeError(f"{self.__qualname__}() needs an instance first")
-            return self.__get__(args[0], None)(*args[1:], **kwargs)
-        return self._as_function()(*args, **kwargs)
+    # For the checkers a method on its class; below a staticmethod it is called with whatever the function takes.
+    if TYPE_CHECKING:
+
+        def __call__(self, instance: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+    else:
+
+        def __call__(self, *args, **kwargs):
+            """Called on the class: with the instance first, as any function of a class; or by a classmethod above."""
+            if self._home is not None or (args and _is_classmethod_of(args[0], self)):
+                if not args:
+                    raise TypeError(f"{self.__qualname__}() needs an instance first")
+                return self.__get__(args[0], None)(*args[1:], **kwargs)
+            return self._as_function()(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         # Reached for what a Batched has and a method on its class has not.

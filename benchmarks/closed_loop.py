@@ -40,11 +40,24 @@ async def callers(adapter: Adapter, concurrency: int, items: int, seconds: float
     stopped = False
     function.sizes.clear()
     asyncio.get_running_loop().call_later(seconds, stop)
-    wall, cpu = time.perf_counter(), time.process_time()
+    cpu = time.process_time()
     answered = sum(await asyncio.gather(*(caller(number) for number in range(concurrency))))
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    cpu = time.process_time() - cpu
     await opened.aclose()
-    return {"cpu": cpu / answered * MICRO, "wall": wall / answered * MICRO, "batch": mean(function.sizes)}
+    return {"cpu": cpu / answered * MICRO, "batch": mean(function.sizes)}
+
+
+async def lone(adapter: Adapter, calls: int) -> Measured:
+    """One caller's round trips, each timed by itself: their median does not know the turns that others had."""
+    opened = adapter.open(BatchFunction(echo), 64, 0.001)
+    acall, clock, took = opened.acall, time.perf_counter, list[float]()
+    for item in range(100 + calls):
+        start = clock()
+        if await acall(item) != item:
+            raise AssertionError(f"item {item} got the answer of another")
+        took.append(clock() - start)
+    await opened.aclose()
+    return {"wall": quantile(took[100:], 0.5) * MICRO}
 
 
 async def threads(adapter: Adapter, max_batch_size: int, seconds: float) -> Measured:
@@ -100,6 +113,6 @@ async def light(adapter: Adapter, pairs: int, idle: float) -> Measured:
     wall, cpu = clock(), time.process_time()
     await asyncio.sleep(idle)
     share = (time.process_time() - cpu) / (clock() - wall)
-    usual = quantile(took[bare], 0.5)
-    added = {f"p{q}": (quantile(took[opened.acall], q / 100) - usual) * MILLI for q in (50, 95)}
-    return {**added, "bare_p95": (quantile(took[bare], 0.95) - usual) * MILLI, "idle": share * 100}
+    delays = {"": took[opened.acall], "bare_": took[bare]}
+    measured = {f"{name}p{q}": quantile(some, q / 100) * MILLI for name, some in delays.items() for q in (50, 95)}
+    return {**measured, "idle": share * 100}

@@ -93,6 +93,7 @@ async def operations(adapter: Adapter, requests: int, repeats: int) -> Measured:
 
     def from_thread() -> None:
         futures: list[Future[int]] = [submit(item) for item in range(64 + requests)][64:]
+        gc.collect()
         for _ in range(repeats):
             start = clock()
             futures += [submit(item) for item in range(chunk)]
@@ -109,6 +110,7 @@ async def operations(adapter: Adapter, requests: int, repeats: int) -> Measured:
     await asyncio.to_thread(from_thread)
     tasks = [loop.create_task(caller(item)) for item in range(requests)]
     await settle()
+    gc.collect()  # a full collection that the making of all these has brought near is no operation's cost
     for _ in range(repeats):
         start = clock()
         tasks += [loop.create_task(caller(item)) for item in range(chunk)]

@@ -17,11 +17,13 @@ import traceback
 from typing import Any
 
 from adapters import ADAPTERS
-from closed_loop import callers, light, threads
+from closed_loop import callers, light, lone, threads
 from held import operations, waiting
 from open_loop import backlog, tail
 
-WORKLOADS = {workload.__name__: workload for workload in (callers, threads, light, waiting, operations, tail, backlog)}
+WORKLOADS = {
+    workload.__name__: workload for workload in (callers, lone, threads, light, waiting, operations, tail, backlog)
+}
 
 
 def measure(workload: str, adapter_name: str, collector: str = "frozen", **arguments: Any) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,25 +85,30 @@ class Runner:
             said = str(getattr(error, "stderr", None) or error).strip().splitlines()
             print(f"failed: {each.adapter}, {given}: {said[-1] if said else error!r}", file=sys.stderr)
 
-    def import_seconds(self, statement: str) -> float:
-        """What a statement takes in a fresh interpreter, before anything else was imported."""
-        code = f"import time; start = time.perf_counter(); {statement}; print(time.perf_counter() - start)"
-        return float(self._output(["-c", code]))
-
-    def interleaved(self, names: Iterable[str], rounds: int, measure: Callable[[str], float]) -> dict[str, float]:
-        """The median of each, measured in turns; the first turn only fills the caches."""
-        found: dict[str, list[float]] = {name: [] for name in names}
-        for _ in range(rounds + 1):
-            for name, values in found.items():
-                values.append(measure(name))
+    def import_seconds(self, statements: dict[str, str], rounds: int) -> dict[str, float]:
+        """The median that each statement takes in a fresh interpreter, in turns; the first only compiles."""
+        found: dict[str, list[float]] = {name: [] for name in statements}
+        with tempfile.TemporaryDirectory() as cache:
+            environment = {**os.environ, "PYTHONPYCACHEPREFIX": cache}
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)
+            for _ in range(rounds + 1):
+                for name, statement in statements.items():
+                    code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+                    found[name].append(float(self._output(["-c", code], environment)))
         return {name: statistics.median(values[1:]) for name, values in found.items()}
 
-    def _output(self, arguments: list[str]) -> str:
+    def _output(self, arguments: list[str], environment: dict[str, str] | None = None) -> str:
         self.done += 1
         if sys.stderr.isatty():
             print(f"\r{self.done} processes ", end="", file=sys.stderr, flush=True)
         ended = subprocess.run(
-            [self.python, *arguments], check=True, capture_output=True, text=True, timeout=LIMIT, cwd=MEASURE.parent
+            [self.python, *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            cwd=MEASURE.parent,
+            env=environment,
         )
         lines = ended.stdout.strip().splitlines()
         return lines[-1] if lines else ""

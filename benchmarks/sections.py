@@ -58,14 +58,23 @@ def ratio(samples: Samples, of: Cell, to: Cell, name: str) -> float | None:
     return None if value is None or base is None else value / base
 
 
+def difference(samples: Samples, of: Cell, name: str, base: str) -> float | None:
+    """The median over rounds of one figure less another of the same process."""
+    pairs = zip(samples.all(of, name), samples.all(of, base), strict=True)
+    found = [value - other for value, other in pairs]
+    return statistics.median(found) if found else None
+
+
 def cpu_per_item(runner: Runner) -> Table:
     sizes = {1: "wall", 64: "cpu", 1024: "cpu", 10_000: "cpu"}
-    rounds = 3 if runner.quick else 7
+    rounds = 2 if runner.quick else 7
     wanted: dict[Cell, int] = {}
 
     def at(adapter: str, concurrency: int) -> Cell:
-        items = 100_000 if concurrency > 1 else 20_000
-        return cell("callers", adapter, concurrency=concurrency, items=items, seconds=1.0 if runner.quick else 3.0)
+        if concurrency == 1:
+            return cell("lone", adapter, calls=1000 if adapter in ASYNC_PEERS else 10_000)
+        items, seconds = (50_000, 1.0) if runner.quick else (100_000, 3.0)
+        return cell("callers", adapter, concurrency=concurrency, items=items, seconds=seconds)
 
     for concurrency in sizes:
         full = not runner.quick or concurrency == 1024
@@ -95,7 +104,7 @@ def cpu_per_item(runner: Runner) -> Table:
 
 
 def blocking_threads(runner: Runner) -> Table:
-    rounds, peers = (3, 1) if runner.quick else (7, 2)
+    rounds, peers = (2, 1) if runner.quick else (7, 2)
 
     def at(adapter: str, size: int) -> Cell:
         return cell("threads", adapter, max_batch_size=size, seconds=0.5 if runner.quick else 1.0)
@@ -122,37 +131,40 @@ def blocking_threads(runner: Runner) -> Table:
 
 def light_load(runner: Runner) -> Table:
     pairs, rounds = (16, 1) if runner.quick else (40, 5)
-    peers = ("batched.aio",) if runner.quick else ASYNC_PEERS
+    peers = () if runner.quick else ASYNC_PEERS
     shown = {PLAIN: rounds, ASYNC: rounds} | dict.fromkeys(peers, 1)
 
     def at(adapter: str) -> Cell:
         return cell("light", adapter, pairs=pairs, idle=1.5)
 
     samples = runner.measure({at(adapter): often for adapter, often in shown.items()})
-    columns = {"p50": "added p50 ms", "p95": "added p95 ms", "bare_p95": "to_thread's own p95 ms", "idle": "idle CPU %"}
     table = Table(
         "3. One request every 50 ms, in turns with asyncio.to_thread of the same 2 ms function; then idle for 1.5 s",
-        [*columns.values(), "bound"],
-        notes=["All over the median of asyncio.to_thread in the same process. Peers wait 10 ms, batchlib not."],
+        ["added p50 ms", "added p95 ms", "idle CPU %", "bound"],
+        notes=[
+            "Added over the same quantile of asyncio.to_thread in the same process. Peers wait 10 ms, batchlib not."
+        ],
         samples=samples,
     )
     for adapter in shown:
-        values = [samples.show(at(adapter), name, lambda value: f"{value:.3f}") for name in columns]
+        added = {q: difference(samples, at(adapter), f"p{q}", f"bare_p{q}") for q in (50, 95)}
+        idle = samples.median(at(adapter), "idle")
+        values = [samples.problems.get(at(adapter), "") if v is None else f"{v:.3f}" for v in (*added.values(), idle)]
         table.rows.append([adapter, *values, "0.3 ms, 0.1%" if adapter in (PLAIN, ASYNC) else ""])
         if adapter in (PLAIN, ASYNC):
-            table.checks.append(Check(f"{adapter}, added at p95", samples.median(at(adapter), "p95"), 0.3, " ms"))
-            table.checks.append(Check(f"{adapter}, idle CPU", samples.median(at(adapter), "idle"), 0.1, "%"))
+            table.checks.append(Check(f"{adapter}, added at p95", added[95], 0.3, " ms"))
+            table.checks.append(Check(f"{adapter}, idle CPU", idle, 0.1, "%"))
     return table
 
 
 def memory(runner: Runner) -> Table:
     rounds = 1 if runner.quick else 3
-    peers = () if runner.quick else ASYNC_PEERS
+    others = () if runner.quick else (PLAIN, *ASYNC_PEERS)
 
     def at(adapter: str, trace: bool) -> Cell:
         return cell("waiting", adapter, requests=100_000, trace=trace)
 
-    shown = {HELD: rounds, ASYNC: rounds, PLAIN: rounds} | dict.fromkeys(peers, 1)
+    shown = {HELD: rounds, ASYNC: rounds} | dict.fromkeys(others, 1)
     kinds = {False: "resident", True: "allocated"}
     samples = runner.measure({at(adapter, trace): often for trace in kinds for adapter, often in shown.items()})
     table = Table(
@@ -174,7 +186,7 @@ def memory(runner: Runner) -> Table:
 
 
 def operations(runner: Runner) -> Table:
-    rounds = 3 if runner.quick else 5
+    rounds = 1 if runner.quick else 5
     adapter = "batchlib, no limit on waiting"
     few, many = (cell("operations", adapter, requests=count, repeats=50) for count in (1000, 100_000))
     samples = runner.measure({few: rounds, many: rounds})
@@ -193,7 +205,7 @@ def operations(runner: Runner) -> Table:
 
 
 def collector(runner: Runner) -> Table:
-    rounds = 2 if runner.quick else 7
+    rounds = 1 if runner.quick else 7
     peers = () if runner.quick else ("batched.aio", "async-batcher", "ray @serve.batch")
     table = Table(
         "6. p99 at 90% load with torch imported, in ms: garbage collector frozen after the imports, and left alone",
@@ -228,8 +240,7 @@ def import_time(runner: Runner) -> Table:
     statements = {"bare": "pass", "asyncio": "import asyncio"}
     if "batchlib" in runner.installed:
         statements["batchlib"] = "import batchlib"
-    rounds = 5 if runner.quick else 21
-    took = runner.interleaved(statements, rounds, lambda name: runner.import_seconds(statements[name]))
+    took = runner.import_seconds(statements, 5 if runner.quick else 21)
     over = {name: (took[name] - took["bare"]) * 1000 for name in took}
     return Table(
         "7. Import in a fresh interpreter: ms over the bare one",
@@ -248,7 +259,7 @@ def full_batches(runner: Runner) -> Table:
     shown = dict.fromkeys((*mine, *peers), 1 if runner.quick else 3)
 
     def at(adapter: str) -> Cell:
-        return cell("backlog", adapter, rate=200.0, arrivals=200 if runner.quick else 300)
+        return cell("backlog", adapter, rate=200.0, arrivals=100 if runner.quick else 300)
 
     samples = runner.measure({at(adapter): often for adapter, often in shown.items()})
     table = Table(

@@ -71,9 +71,9 @@ class Meter:
             self._run.queue_delays.extend(event.queue_delays)
 
 
-HEAD = """\
-                         texts per  x one      texts     batch size  padding    queue delay   greatest
-                        CPU-second  by one  a second    mean    max    waste    p50      p99   difference
+HEAD = """
+                       texts per          texts a    batch size  padding     queue delay    greatest
+                      CPU-second  ratio    second   mean    max    waste     p50      p99 difference
 """
 
 
@@ -83,14 +83,10 @@ def table(runs: list[Run]) -> str:
 
 
 def _line(run: Run, reference: Run) -> str:
-    if run.queue_delays:
-        p50, p99 = np.percentile(run.queue_delays, [50, 99])
-        waited = f"{p50:5.2f} s  {p99:5.2f} s"
-    else:
-        waited = "     -        -"
+    p50, p99 = (f"{p:.2f} s" for p in np.percentile(run.queue_delays, [50, 99])) if run.queue_delays else "--"
     difference = "-" if run is reference else f"{run.difference(reference):.1e}"
     return (
-        f"{run.name:<22}  {run.per_cpu_second:9.1f}  {run.per_cpu_second / reference.per_cpu_second:6.2f}"
-        f"  {run.texts / run.seconds:8.1f}  {np.mean(run.sizes):6.1f} {max(run.sizes):6d}"
-        f"  {run.waste:6.0%}  {waited}  {difference:>10}"
+        f"{run.name:<22}{run.per_cpu_second:10.1f}{run.per_cpu_second / reference.per_cpu_second:7.2f}"
+        f"{run.texts / run.seconds:10.1f}{np.mean(run.sizes):7.1f}{max(run.sizes):6d}{run.waste:9.0%}"
+        f"{p50:>8}{p99:>9}{difference:>12}"
     )

@@ -55,8 +55,9 @@ check_disk() {
             "Make room and run make ${MAKE_TARGET:-$purpose} again."
 }
 
-install() { # the log is pip's own, so that its progress bar stays on the terminal
-    "$venv/bin/python" -m pip install --disable-pip-version-check --log "$log" -c constraints.txt "$@" || explain
+install() { # the log is pip's own, so that its progress bar stays on the terminal; a file gets no chatter
+    quiet=$([ -t 1 ] || echo --quiet --progress-bar=off)
+    "$venv/bin/python" -m pip install $quiet --disable-pip-version-check --log "$log" -c constraints.txt "$@" || explain
 }
 
 explain() {

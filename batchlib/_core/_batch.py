@@ -12,8 +12,8 @@ class Batch:
     """Requests that an executor has taken; closed at that moment and never topped up."""
 
     __slots__ = (
+        "_cost",
         "batcher",  # the runtime's: whose batch it is; opaque here
-        "cost",  # sum of its requests' costs
         "done",  # the core has its outcomes; nothing more will be delivered
         "fill",  # size / max_batch_size at dispatch
         "group",  # the group key that all its requests share
@@ -33,11 +33,18 @@ class Batch:
         self.size = self.live = len(requests)
         self.reason = reason
         self.started = now
-        self.cost: float = 0
+        self._cost: float | None = None
         self.fill: float = 0
         self.done = False
         self.batcher: Any = None
         self.handle: Any = None
+
+    @property
+    def cost(self) -> float:
+        """Sum of its requests' costs; to be read first while it runs, since few want it and it costs a pass."""
+        if self._cost is None:
+            self._cost = sum([request.cost for request in self.requests])
+        return self._cost
 
     @property
     def abandoned(self) -> bool:

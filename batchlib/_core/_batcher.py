@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..errors import BatchFailed, Overloaded, Rejected
+from ..errors import BatchFailed, Overloaded
 from . import _refusals as refusals
 from ._actions import NOTHING, SOON, Abandon, Action, Dispatch, Report, Resolve, WakeAt
 from ._batch import Batch
 from ._deadlines import Deadlines
 from ._groups import Groups, WaitingGroup
-from ._policies import Policies, PolicyStates
-from ._protocols import Decision
+from ._policies import Policies, PolicyStates, optional
+from ._protocols import Admission, Decision
 from ._request import Request
 from ._statistics import Books, Statistics
 from ._transitions import TRANSITIONS, Event, State, after
@@ -50,6 +50,7 @@ class Batcher:
         self._sequence = 0
         self._armed = math.inf  # the earliest instant for which a WakeAt is out
         self._closed = self._draining = False
+        self._guarded = self._states.can_refuse
 
     @property
     def max_batch_size(self) -> int:
@@ -75,20 +76,20 @@ class Batcher:
         """A request asks to join. SOON says: call `wake` once the arrivals of this tick are in."""
         self._books.submitted += 1
         self._sequence = request.sequence = self._sequence + 1
-        refusal = self._refusal(request, now)
-        if refusal is not None:
-            return self._refuse(request, refusal)
+        if self._guarded:
+            refused = self._ask(request, now)
+            if refused is not None:
+                return refused
         group = self._groups.by_key.get(request.group)
-        new = group is None
-        if group is None:
-            group = self._groups.open(request.group)
         request.state = _ADMITTED
         try:
+            if group is None:
+                group = self._groups.open(request.group)
             group.push(request)
-            if new or group.alert:
+            if group.alert or not group.waiting:
                 self._groups.touch(group)
         except Exception as error:  # a user's ordering policy: its failure is its caller's
-            return self._refuse(request, error, group)
+            return self._refuse(request, error, self._states.ordering, self._states.admissions)
         group.waiting += 1
         self.waiting += 1
         free = len(self._batches) < self._max_concurrent_batches
@@ -110,122 +111,153 @@ class Batcher:
     def wake(self, now: float) -> Sequence[Action]:
         """Time has come to `now`: expire what is due, then see what can be dispatched."""
         actions: list[Action] = []
-        if now >= self._armed:
-            self._armed = math.inf
-            self._expire(now, actions)
-        self._dispatch(now, actions)
-        actions += self._arm()
-        if self._states.reports:
-            actions += [Report(error) for error in self._states.reports]
-            self._states.reports.clear()
+        self._advance(now, actions)
         return actions
 
-    def finish(self, batch: Batch, outcomes: Sequence[Any], now: float) -> Sequence[Action]:
-        """A batch has ended: `outcomes[i]` is the result of request i, or the exception for its caller."""
+    def finish(self, batch: Batch, outcomes: Sequence[Any], now: float, *, clean: bool = False) -> Sequence[Action]:
+        """A batch has ended: `outcomes[i]` is the result of request i, or the exception for its caller.
+
+        clean: there is no exception among them, so they need not be looked at one by one.
+        """
         if batch.done:
             return NOTHING
         batch.done = True
         del self._batches[batch.number]
-        resolved = []
-        completed = failed = 0
-        for request, outcome in zip(batch.requests, outcomes, strict=True):
-            if request.state is not _DISPATCHED:
-                continue  # its caller left
-            if isinstance(outcome, BaseException):
-                request.state = _FAILED
-                failed += 1
-            else:
-                request.state = _COMPLETED
-                completed += 1
-            request.outcome = outcome
-            resolved.append(request)
-        self._books.ended[_COMPLETED] += completed
-        self._books.ended[_FAILED] += failed
+        if clean and batch.live == batch.size:
+            resolved = self._complete(batch, outcomes)
+        else:
+            resolved = self._end(batch, outcomes)
         self._books.execution_time += now - batch.started
         self.running -= len(resolved)
         batch.live = 0
         states = self._states
-        states.told(states.observers, batch, now - batch.started)
+        if states.observers:
+            states.told(states.observers, batch, now - batch.started)
         if states.on_ended:
             for request in resolved:
                 states.told(states.on_ended, request)
         batch.requests = []  # a request knows its batch; the other direction would make a cycle
         actions: list[Action] = [Resolve(resolved)] if resolved else []
-        # Deadlines have their own wake-ups; asking here as well keeps an expired request from being dispatched.
-        actions += self.wake(now)
+        # Deadlines have their own wake-ups; looking here as well keeps an expired request from being dispatched.
+        self._advance(now, actions)
         return actions
+
+    def _complete(self, batch: Batch, outcomes: Sequence[Any]) -> list[Request]:
+        """The usual end, in the shortest loop: all callers are there and all get results."""
+        for request, outcome in zip(batch.requests, outcomes, strict=True):
+            request.state = _COMPLETED
+            request.outcome = outcome
+        self._books.ended[_COMPLETED] += batch.size
+        return batch.requests
+
+    def _end(self, batch: Batch, outcomes: Sequence[Any]) -> list[Request]:
+        """Any other end; gives those whose callers are still there."""
+        resolved = []
+        for request, outcome in zip(batch.requests, outcomes, strict=True):
+            if request.state is _DISPATCHED:
+                request.state = _FAILED if isinstance(outcome, BaseException) else _COMPLETED
+                request.outcome = outcome
+                self._books.ended[request.state] += 1
+                resolved.append(request)
+        return resolved
 
     def close(self, now: float, *, drain: bool, running: bool = False) -> Sequence[Action]:
         """Takes no more requests. `drain`: what waits is dispatched; otherwise it ends with Closed.
 
         `running`: callers of running batches get Closed too (the batches cannot be stopped, but nobody waits).
         """
-        self._closed = True
+        self._closed = self._guarded = True
         actions: list[Action] = []
         if drain:
             self._draining = True
             self._groups.rouse_all()
         else:
-            waiting = [request for group in self._groups.by_key.values() for request in group.by_arrival()]
-            self._give_up(waiting, Event.CLOSE, refusals.closed_while, actions)
+            self._give_up(self._groups.everyone(), Event.CLOSE, refusals.closed_while, actions)
         if running:
             for batch in list(self._batches.values()):
                 gone = [request for request in batch.requests if request.state is State.RUNNING]
                 for request in gone:
                     actions += self._leave_running(request, Event.CLOSE, refusals.closed_while(request))
-                actions.append(Resolve(gone))
-        actions += self.wake(now)
+                if gone:
+                    actions.append(Resolve(gone))
+        self._advance(now, actions)
         return actions
 
     def configure(self, policies: Policies, now: float) -> Sequence[Action]:
         """New limits. State of policies that stay the same is kept; a waiting item that no longer fits is refused."""
         actions: list[Action] = []
+        fewer_fit = self._states.configure(policies)
         self._max_concurrent_batches = policies.max_concurrent_batches
-        if self._states.configure(policies):
-            for group in list(self._groups.by_key.values()):
-                for request in list(group.by_arrival()):
-                    excess = self._limits.exceeds(request)
-                    if excess is not None:
-                        too_large = refusals.too_large(*excess)
-                        self._leave_waiting(request, Event.REFUSE, too_large)
-                        actions.append(Resolve((request,)))
+        if fewer_fit:
+            errors = {request: self._too_large(request) for request in self._groups.everyone()}
+            gone = {request: error for request, error in errors.items() if error is not None}
+            self._give_up(gone, Event.REFUSE, gone.__getitem__, actions)
+        self._guarded = self._closed or self._states.can_refuse
         self._groups.rouse_all()
-        actions += self.wake(now)
+        self._advance(now, actions)
         return actions
+
+    def _advance(self, now: float, actions: list[Action]) -> None:
+        """What every event ends with: expire, dispatch, ask for the next wake-up, report."""
+        if now >= self._armed:
+            self._armed = math.inf
+            self._expire(now, actions)
+        if self.waiting:
+            self._dispatch(now, actions)
+        if self.waiting or self._deadlines.heap:
+            actions += self._arm()
+        if self._states.reports:
+            actions += [Report(error) for error in self._states.reports]
+            self._states.reports.clear()
 
     # ---- admission
 
-    def _refusal(self, request: Request, now: float) -> Exception | None:
+    def _ask(self, request: Request, now: float) -> Sequence[Action] | None:
+        """What follows from a refusal, or None if the request may join."""
         if self._closed:
-            return refusals.closed_for_new(self.waiting)
-        try:
-            if not self._limits.oversize_alone:
-                excess = self._limits.exceeds(request)
-                if excess is not None:
-                    return refusals.too_large(*excess)
-            for admission in self._states.admissions:
+            return self._refuse(request, refusals.closed_for_new(self.waiting), self)
+        if not self._limits.oversize_alone:
+            too_large = self._too_large(request)
+            if too_large is not None:
+                return self._refuse(request, too_large, self._limits)
+        refusers = self._states.refusers
+        for place, admission in enumerate(refusers):
+            refusal: Exception | None
+            try:
                 refusal = admission.admit(request, self, now)
-                if refusal is not None:
-                    return self._with_estimate(refusal)
-        except Exception as error:  # a user's policy: its failure is its caller's
-            return error
+            except Exception as error:  # a user's policy: its failure is its caller's
+                refusal = error
+            if refusal is not None:
+                self._estimate(refusal)
+                return self._refuse(request, refusal, admission, refusers[:place])
         return None
 
-    def _refuse(self, request: Request, error: Exception, group: WaitingGroup | None = None) -> Sequence[Action]:
+    def _too_large(self, request: Request) -> Exception | None:
+        try:
+            excess = self._limits.exceeds(request)
+        except Exception as error:  # a user's limit: its failure is its caller's
+            return error
+        return None if excess is None else refusals.too_large(*excess)
+
+    def _refuse(
+        self, request: Request, error: Exception, by: object, admitted: Sequence[Admission] = ()
+    ) -> Sequence[Action]:
+        """`admitted`: the admission policies that had said yes, and may have counted it in."""
         request.state = after(State.NEW, Event.REFUSE)
-        request.outcome = error
+        request.outcome = refusals.deliverable(error, by)
         self._books.ended[request.state] += 1
+        self._states.told(optional(admitted, "ended"), request)
+        group = self._groups.by_key.get(request.group)
         if group is not None and not group.waiting:
             self._groups.discard(group)
         return (Resolve((request,)),)
 
-    def _with_estimate(self, refusal: Rejected) -> Rejected:
+    def _estimate(self, refusal: Exception) -> None:
         """How long the present queue will take, going by the mean batch so far."""
         ended = self._books.batches - len(self._batches)
         if isinstance(refusal, Overloaded) and refusal.retry_after is None and ended:
             batches_ahead = math.ceil(self.waiting / self.max_batch_size) / self._max_concurrent_batches
             refusal.retry_after = self._books.execution_time / ended * max(1.0, batches_ahead)
-        return refusal
 
     # ---- leaving without a result
 
@@ -240,8 +272,6 @@ class Batcher:
         self._states.told((group.queue.removed,), request)
         if not group.waiting:
             self._groups.discard(group)
-        elif not group.asleep:
-            self._groups.touch(group)  # the first may be another one now
 
     def _leave_running(self, request: Request, event: Event, outcome: BaseException | None) -> Sequence[Action]:
         request.state = after(State.RUNNING, event)
@@ -258,9 +288,11 @@ class Batcher:
         self, requests: Iterable[Request], event: Event, error: Callable[[Request], Exception], actions: list[Action]
     ) -> bool:
         """Ends those that wait, each with an error object of its own; says whether there were any."""
-        gone = [request for request in requests if request.state is State.WAITING]
-        for request in gone:
-            self._leave_waiting(request, event, error(request))
+        gone = []
+        for request in list(requests):
+            if request.state is State.WAITING:
+                self._leave_waiting(request, event, error(request))
+                gone.append(request)
         if gone:
             actions.append(Resolve(gone))
         return bool(gone)
@@ -281,7 +313,13 @@ class Batcher:
 
     def _dispatch(self, now: float, actions: list[Action]) -> None:
         while self.waiting and len(self._batches) < self._max_concurrent_batches:
-            batch = self._next_batch(now, actions)
+            try:
+                batch = self._next_batch(now, actions)
+            except Exception as error:  # ranks that cannot be had or compared: nobody can say who is next
+                fault = refusals.policy_fault(self._states.ordering, f"raised {type(error).__name__}: {error}", error)
+                self._give_up(self._groups.everyone(), Event.FAIL, refusals.copies(fault), actions)
+                self._groups = Groups(self._states.ordering, self._limits)
+                break
             if batch is None:
                 break
             actions.append(Dispatch(batch))
@@ -289,23 +327,24 @@ class Batcher:
     def _next_batch(self, now: float, actions: list[Action]) -> Batch | None:
         """Asks the ready groups, in the order of their first requests, until one dispatches."""
         groups = self._groups
-        groups.rouse(now)
+        if groups.asleep.entries:
+            groups.rouse(now)
         while (group := groups.pick()) is not None:
             decision = self._decide(group, now)
             if isinstance(decision, BatchFailed):
                 self._fail_next(group, decision, actions)
             else:
-                dropped = self._give_up(decision.drop, Event.SHED, lambda _: refusals.shed(self.waiting), actions)
+                if decision.drop:
+                    self._give_up(decision.drop, Event.SHED, self._shed, actions)
                 if decision.dispatch:
+                    if len(decision.dispatch) < group.waiting:
+                        groups.ready(group)  # before anything is changed: comparing ranks may raise
                     return self._form(group, decision, now)
                 if decision.wake_at is not None and group.waiting:
                     groups.sleep(group, decision.wake_at)
                     continue
-                if not dropped:
-                    problem = "drops only requests that do not wait"
-                    self._fail_next(group, refusals.policy_fault(self._states.dispatcher, problem, None), actions)
             if group.waiting:
-                groups.touch(group)
+                groups.ready(group)
         return None
 
     def _decide(self, group: WaitingGroup, now: float) -> Decision | BatchFailed:
@@ -313,10 +352,10 @@ class Batcher:
         dispatcher, cause = self._states.dispatcher, None
         try:
             if self._draining:
-                return Decision(group.fill().requests, reason="drain")
-            decision = dispatcher.decide(group, now)
-            later = decision.wake_at is not None and now < decision.wake_at < math.inf
-            if group.allows(decision.dispatch) if decision.dispatch else decision.drop or later:
+                decision = Decision(group.fill().requests, reason="drain")
+            else:
+                decision = dispatcher.decide(group, now)
+            if group.can_follow(decision, now):
                 return decision
             problem = f"decided what cannot be done now (t={now:g}): {decision!r}"
         except Exception as error:
@@ -325,28 +364,30 @@ class Batcher:
 
     def _fail_next(self, group: WaitingGroup, fault: BatchFailed, actions: list[Action]) -> None:
         """A policy failed: those who would have been next get the error, so that it cannot strand anybody."""
-
-        def own_copy(_: Request) -> BatchFailed:
-            copy = BatchFailed(*fault.args)
-            copy.__cause__ = fault.__cause__
-            return copy
-
         try:
             first = group.fill().requests
         except Exception:  # the ordering itself is broken (its error is the fault's cause): nobody here can be served
-            first = []
-        self._give_up(first or list(group.by_arrival()), Event.FAIL, own_copy, actions)
+            first = ()
+        errors = refusals.copies(fault)
+        if not self._give_up(first, Event.FAIL, errors, actions):
+            self._give_up(group.by_arrival(), Event.FAIL, errors, actions)
 
     def _form(self, group: WaitingGroup, decision: Decision, now: float) -> Batch:
         requests = list(decision.dispatch)
         number = self._books.batches + 1
-        batch = Batch(number, group.key, requests, decision.reason or "policy", now)
+        reason = "oversize" if group.oversize else str(decision.reason) or "policy"
+        batch = Batch(number, group.key, requests, reason, now)
+        batch.fill = batch.size / self._limits.max_batch_size
+        queue_delay, longest = 0.0, 0.0
         for request in requests:
             request.state = _DISPATCHED
             request.batch = batch
-        self._measure(batch)
+            delay = now - request.arrival
+            queue_delay += delay
+            if delay > longest:
+                longest = delay
         self._batches[number] = batch
-        self._books.dispatched(batch)
+        self._books.dispatched(batch, queue_delay, longest)
         self.waiting -= batch.size
         self.running += batch.size
         group.waiting -= batch.size
@@ -354,19 +395,16 @@ class Batcher:
         if states.on_dispatched:
             for request in requests:
                 states.told(states.on_dispatched, request)
-        states.told((group.queue.dispatched,), requests, now)
-        if group.waiting:
-            self._groups.touch(group)
-        else:
+        try:
+            group.queue.dispatched(requests, now)
+        except Exception as error:  # a user's ordering policy: the batch is formed, so nobody has to suffer
+            states.reports.append(error)
+        if not group.waiting:
             self._groups.discard(group)
         return batch
 
-    def _measure(self, batch: Batch) -> None:
-        limits = self._limits
-        batch.fill = batch.size / limits.max_batch_size
-        batch.cost = sum([request.cost for request in batch.requests])
-        if limits.limiters and batch.size == 1 and limits.exceeds(batch.requests[0]) is not None:
-            batch.reason = "oversize"
+    def _shed(self, _: Request) -> Exception:
+        return refusals.shed(self.waiting)
 
     # ---- time
 

@@ -19,28 +19,28 @@ class Deadlines:
     are the larger half, so that memory follows the requests in flight and not the timeouts granted.
     """
 
-    __slots__ = ("_heap",)
+    __slots__ = ("heap",)
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Request]] = []
+        self.heap: list[tuple[float, int, Request]] = []  # empty: certainly nothing to wait for
 
     def add(self, request: Request, in_flight: int) -> None:
         """`in_flight`: how many requests can still need their deadline."""
         assert request.deadline is not None
-        if len(self._heap) > 2 * in_flight + _SLACK:
-            self._heap = [entry for entry in self._heap if entry[2].state not in FINAL]
-            heapq.heapify(self._heap)
-        heapq.heappush(self._heap, (request.deadline, request.sequence, request))
+        if len(self.heap) > 2 * in_flight + _SLACK:
+            self.heap = [entry for entry in self.heap if entry[2].state not in FINAL]
+            heapq.heapify(self.heap)
+        heapq.heappush(self.heap, (request.deadline, request.sequence, request))
 
     def due(self, now: float) -> Iterator[Request]:
         """Takes out those whose deadline is at or before `now` and who have not ended."""
-        while self._heap and self._heap[0][0] <= now:
-            request = heapq.heappop(self._heap)[2]
+        while self.heap and self.heap[0][0] <= now:
+            request = heapq.heappop(self.heap)[2]
             if request.state not in FINAL:
                 yield request
 
     def next(self) -> float:
         """The earliest deadline of a request that has not ended; infinity if there is none."""
-        while self._heap and self._heap[0][2].state in FINAL:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else math.inf
+        while self.heap and self.heap[0][2].state in FINAL:
+            heapq.heappop(self.heap)
+        return self.heap[0][0] if self.heap else math.inf

@@ -12,8 +12,8 @@ from ._transitions import State
 class BatchStarted:
     """A batch was handed to an executor.
 
-    Durations are in seconds; `queue_delays` has one entry per request, in the batch's order. `reason` says why the batch
-    left: full, max_wait, executor_free, drain, oversize, or what a policy gave.
+    Durations are in seconds; `queue_delays` has one entry per request, in the batch's order. `reason` says why the
+    batch left: full, max_wait, executor_free, drain, oversize, or what a policy gave.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """The groups that have waiting requests, and which of them to ask next.
 
 A group exists from its first waiting request to its last. It is *ready* (in a heap by the rank of its first request)
-or *asleep* (its policy has named an instant to look again). An arrival wakes it. Heap entries are never searched for:
-each carries a ticket, and one whose ticket is no longer its group's is skipped when it comes up. So picking a group
-costs O(log groups), and each question to a policy is paid for by an arrival, a departure or a wake-up of that group.
+or *asleep* (its policy has named an instant to look again). An arrival wakes it. Departures can only make a rank grow,
+so they touch no heap: a rank that is out of date is put right when it comes up. Picking a group costs O(log groups),
+and each question to a policy is paid for by an arrival, a departure or a wake-up of that group.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import count, islice
 from typing import Any
 
-from ._protocols import Filled, Limiter, Ordering, Room
+from ._protocols import Decision, Filled, Limiter, Ordering, Room
 from ._request import Request
 from ._transitions import State
+
+_SLACK = 64  # stale entries that are never worth a clean-up
 
 
 class Limits:
@@ -62,7 +64,20 @@ class LimitedRoom:
 class WaitingGroup:
     """Requests that may share a batch; what a dispatch policy sees as `Group`."""
 
-    __slots__ = ("_arrivals", "_filled", "_limits", "alert", "asleep", "key", "push", "queue", "ticket", "waiting")
+    __slots__ = (
+        "_arrivals",  # a record of our own where the ordering policy's cannot be relied on; None otherwise
+        "_filled",  # what `fill` gave during the present decision: needs no second check
+        "_limits",
+        "alert",  # an arrival may change the rank, or has to wake the group
+        "asleep",
+        "key",
+        "oversize",  # the decision just judged is a single request that is over a limit
+        "push",
+        "queue",
+        "rank",  # of the first request when it was last asked for; by now it may have grown
+        "ticket",  # of its only valid heap entry; 0 means none
+        "waiting",
+    )
 
     def __init__(self, key: Hashable, ordering: Ordering, limits: Limits) -> None:
         self.key = key
@@ -71,14 +86,17 @@ class WaitingGroup:
         self._arrivals: deque[Request] | None = None if self.queue.arrival_order else deque()
         self.push = self.queue.push if self._arrivals is None else self._push_recorded
         self.waiting = 0
-        self.asleep = False
-        self.alert = self._arrivals is not None  # an arrival may change the rank, or has to wake the group
+        self.asleep = self.oversize = False
+        self.alert = self._arrivals is not None
+        self.rank: Any = None
         self.ticket = 0
-        self._filled: list[Request] | None = None
+        self._filled: Sequence[Request] | None = None
 
     def _push_recorded(self, request: Request) -> None:
         self.queue.push(request)
         assert self._arrivals is not None
+        if len(self._arrivals) > 2 * self.waiting + _SLACK:
+            self._arrivals = deque(self.by_arrival())
         self._arrivals.append(request)
 
     def in_order(self) -> Iterator[Request]:
@@ -101,103 +119,163 @@ class WaitingGroup:
 
     def fill(self) -> Filled:
         size = self._limits.max_batch_size
+        self.oversize = False
         if not self._limits.limiters:
-            requests = list(islice(self.queue.in_order(), size))
+            requests = tuple(islice(self.queue.in_order(), size))
             full = len(requests) == size
         else:
             requests, full = self._fill_limited()
         self._filled = requests
         return Filled(requests, full)
 
-    def _fill_limited(self) -> tuple[list[Request], bool]:
+    def _fill_limited(self) -> tuple[tuple[Request, ...], bool]:
         room = LimitedRoom(self._limits)
         requests: list[Request] = []
         for request in self.queue.in_order():
             if not room.add(request):
                 # Only `oversize="alone"` admits a request that an empty room refuses.
-                return requests or [request], True
+                self.oversize = not requests
+                return tuple(requests) or (request,), True
             requests.append(request)
             if room.full:
                 break
-        return requests, room.full
+        return tuple(requests), room.full
 
-    def allows(self, requests: Sequence[Request]) -> bool:
-        """Whether these may leave as one batch: each waits here, once, and together they are within the limits."""
-        if requests is self._filled:
+    def can_follow(self, decision: Decision, now: float) -> bool:
+        """Whether this is a decision: it dispatches what may leave as one batch, or names an instant that lies ahead,
+        or drops somebody. A drop of one who has left is allowed beside the others, and ignored."""
+        filled, self._filled = self._filled, None
+        if not decision.drop and decision.dispatch and decision.dispatch is filled and self._arrivals is None:
+            return True  # what nearly every decision is
+        dropped = {request for request in decision.drop if request.state is State.WAITING}
+        if decision.dispatch:
+            return self._may_leave(decision.dispatch, filled) and dropped.isdisjoint(decision.dispatch)
+        if decision.wake_at is not None:
+            return now < decision.wake_at < math.inf
+        return bool(dropped)
+
+    def _may_leave(self, requests: Sequence[Request], filled: Sequence[Request] | None) -> bool:
+        """Each waits here, once, and together they are within the limits."""
+        if requests is filled and self._arrivals is None:
             return True
-        here = all(request.state is State.WAITING and request.group == self.key for request in requests)
-        if not here or len({id(request) for request in requests}) < len(requests):
+        if not all(request.state is State.WAITING and request.group == self.key for request in requests):
             return False
+        if len(set(requests)) < len(requests):
+            return False
+        if requests is filled:
+            return True
         room = LimitedRoom(self._limits)
-        alone = len(requests) == 1 and self._limits.oversize_alone
-        return alone or all(room.add(request) for request in requests)
+        fit = all(room.add(request) for request in requests)
+        self.oversize = not fit and len(requests) == 1 and self._limits.oversize_alone
+        return fit or self.oversize
+
+
+class GroupHeap:
+    """Groups by a key, smallest first. Operations: push, first, pop O(log groups) amortised.
+
+    Entries are never searched for: each carries a ticket, and one whose ticket is no longer its group's is stale. It
+    goes when it comes up, or with all others when stale ones are the larger half.
+    """
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[Any, int, WaitingGroup]] = []
+
+    def push(self, key: Any, group: WaitingGroup, ticket: int, groups: int) -> None:
+        """`groups`: how many there are, all told."""
+        if len(self.entries) > 2 * groups + _SLACK:
+            self.entries = [entry for entry in self.entries if entry[2].ticket == entry[1]]
+            heapq.heapify(self.entries)
+        group.ticket = ticket
+        heapq.heappush(self.entries, (key, ticket, group))
+
+    def first(self) -> tuple[Any, int, WaitingGroup] | None:
+        while self.entries and self.entries[0][2].ticket != self.entries[0][1]:
+            heapq.heappop(self.entries)
+        return self.entries[0] if self.entries else None
+
+    def pop(self) -> WaitingGroup | None:
+        """Takes out the first group."""
+        return heapq.heappop(self.entries)[2] if self.first() is not None else None
 
 
 class Groups:
-    """Operations: find O(1), touch and pick O(log groups), sleep and rouse O(log groups)."""
+    """Operations: find O(1), touch, ready, sleep, pick and rouse O(log groups)."""
 
     def __init__(self, ordering: Ordering, limits: Limits) -> None:
         self._ordering = ordering
         self._limits = limits
         self.by_key: dict[Hashable, WaitingGroup] = {}
-        self._ready: list[tuple[Any, int, WaitingGroup]] = []
-        self._asleep: list[tuple[float, int, WaitingGroup]] = []
+        self._ready = GroupHeap()
+        self.asleep = GroupHeap()
         self._tickets = count(1)
+        self._spare: WaitingGroup | None = None
 
     def open(self, key: Hashable) -> WaitingGroup:
-        group = self.by_key[key] = WaitingGroup(key, self._ordering, self._limits)
+        group = self._spare or WaitingGroup(key, self._ordering, self._limits)
+        self._spare = None
+        group.key = key
+        self.by_key[key] = group
         return group
 
     def discard(self, group: WaitingGroup) -> None:
         """Forgets a group that has become empty."""
         group.ticket = 0
         self.by_key.pop(group.key, None)
+        if group.queue.arrival_order:  # nothing is left in it: the next group, most often the same, can have it
+            group.key = None
+            self._spare = group
+
+    def everyone(self) -> Iterator[Request]:
+        """All that wait, group by group."""
+        return (request for group in self.by_key.values() for request in group.by_arrival())
 
     def touch(self, group: WaitingGroup) -> None:
-        """Makes a group ready, at the rank of its present first request."""
-        self._push(group, group.queue.rank())
+        """Makes a group ready after an arrival, at the rank of its present first request."""
+        group.rank = group.queue.rank()
+        self.ready(group)
 
-    def _push(self, group: WaitingGroup, rank: Any) -> None:
-        group.ticket = next(self._tickets)
+    def ready(self, group: WaitingGroup) -> None:
+        """Makes a group ready at the rank it had last; asks no policy."""
         group.asleep = False
         group.alert = not group.queue.arrival_order
-        heapq.heappush(self._ready, (rank, group.ticket, group))
+        self._ready.push(group.rank, group, next(self._tickets), len(self.by_key))
 
     def pick(self) -> WaitingGroup | None:
         """Takes out the ready group that holds the first request in order."""
-        ready = self._ready
-        while ready:
-            rank, ticket, group = heapq.heappop(ready)
-            if group.ticket != ticket:
-                continue
-            now_rank = group.queue.rank()
-            # Service in another group can have put this one's first request back (a tenant's account is shared).
-            if ready and rank < now_rank and ready[0][0] < now_rank:
-                self._push(group, now_rank)
-                continue
-            return group
+        entries = self._ready.entries
+        if len(entries) == 1 and entries[0][1] == entries[0][2].ticket:
+            return entries.pop()[2]  # the usual case: all requests are of one group
+        outdated = len(self.by_key)  # at most; a rank that grows with every look must not keep us here
+        while (group := self._ready.pop()) is not None:
+            following = self._ready.first()
+            if following is None or not outdated:
+                return group
+            # Its first request has left, or service in another group has put it back (a tenant's account is shared).
+            group.rank = group.queue.rank()
+            if not following[0] < group.rank:
+                return group
+            outdated -= 1
+            self.ready(group)
         return None
 
     def sleep(self, group: WaitingGroup, until: float) -> None:
-        group.ticket = next(self._tickets)
         group.asleep = group.alert = True
-        heapq.heappush(self._asleep, (until, group.ticket, group))
+        self.asleep.push(until, group, next(self._tickets), len(self.by_key))
 
     def rouse(self, now: float) -> None:
         """Makes those ready that were to sleep until `now` or earlier."""
-        while self._asleep and self._asleep[0][0] <= now:
-            _, ticket, group = heapq.heappop(self._asleep)
-            if group.ticket == ticket:
-                self.touch(group)
+        while (sleeper := self.asleep.first()) is not None and sleeper[0] <= now:
+            self.ready(sleeper[2])
 
     def rouse_all(self) -> None:
-        """Makes every group ready: limits or the rules have changed."""
-        self.rouse(math.inf)
+        """Makes every sleeper due: limits or the rules have changed."""
         for group in self.by_key.values():
-            self.touch(group)
+            if group.asleep:
+                self.sleep(group, -math.inf)
 
     def next_wake(self) -> float:
         """When the first sleeper is due; infinity if none is."""
-        while self._asleep and self._asleep[0][2].ticket != self._asleep[0][1]:
-            heapq.heappop(self._asleep)
-        return self._asleep[0][0] if self._asleep else math.inf
+        sleeper = self.asleep.first()
+        return math.inf if sleeper is None else sleeper[0]

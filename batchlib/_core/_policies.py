@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 from ._groups import Limits
@@ -33,33 +34,36 @@ class PolicyStates:
         self.policies = policies
         self.reports: list[Exception] = []
         self.ordering = policies.ordering.start()
-        self._start_admission()
         self.dispatcher = policies.dispatch.start()
+        self.admissions = [policy.start() for policy in policies.admission]
         self.limits = Limits(
             policies.max_batch_size, [limit.start() for limit in policies.limits], policies.oversize_alone
         )
-        self._look_up_observers()
+        self._look_up()
 
-    def _start_admission(self) -> None:
-        self.admissions = [policy.start() for policy in self.policies.admission]
-        self.holds_back = _optional(self.admissions, "holds_back")
-        self.on_dispatched = _optional(self.admissions, "dispatched")
-        self.on_ended = _optional(self.admissions, "ended")
+    def _look_up(self) -> None:
+        self.refusers = [admission for admission in self.admissions if getattr(admission, "can_refuse", True)]
+        self.holds_back = optional(self.admissions, "holds_back")
+        self.on_dispatched = optional(self.admissions, "dispatched")
+        self.on_ended = optional(self.admissions, "ended")
+        self.observers = optional([self.dispatcher, *self.limits.limiters], "observe")
 
-    def _look_up_observers(self) -> None:
-        self.observers = _optional([self.dispatcher, *self.limits.limiters], "observe")
+    @property
+    def can_refuse(self) -> bool:
+        """Whether a request has to be looked at before it joins."""
+        return bool(self.refusers) or (bool(self.limits.limiters) and not self.limits.oversize_alone)
 
     def configure(self, policies: Policies) -> bool:
         """Takes over new limits, keeping the state of what stays the same; says whether items may fit no longer."""
-        old, self.policies = self.policies, policies
-        if policies.admission != old.admission:
-            self._start_admission()
-        if policies.dispatch != old.dispatch:
-            self.dispatcher = policies.dispatch.start()
+        old = self.policies
+        dispatcher = self.dispatcher if policies.dispatch == old.dispatch else policies.dispatch.start()
+        admissions = _kept(policies.admission, old.admission, self.admissions)
+        limiters = _kept(policies.limits, old.limits, self.limits.limiters)
+        # All that can raise has been done: from here on everything changes, or nothing has.
+        self.policies, self.dispatcher, self.admissions = policies, dispatcher, admissions
+        self.limits.limiters = tuple(limiters)
         self.limits.max_batch_size = policies.max_batch_size
-        if policies.limits != old.limits:
-            self.limits.limiters = tuple(limit.start() for limit in policies.limits)
-        self._look_up_observers()
+        self._look_up()
         return policies.limits != old.limits and not policies.oversize_alone
 
     def told(self, methods: Iterable[Callable[..., Any]], *args: object) -> None:
@@ -70,5 +74,13 @@ class PolicyStates:
                 self.reports.append(error)
 
 
-def _optional(states: Iterable[object], method: str) -> list[Callable[..., Any]]:
+def _kept(policies: Iterable[Any], old: Iterable[Any], states: Iterable[Any]) -> list[Any]:
+    """A state for each policy: the one it has, where the policy in its place is still the same."""
+    before = chain(zip(old, states, strict=True), repeat((None, None)))
+    return [
+        state if policy == known else policy.start() for policy, (known, state) in zip(policies, before, strict=False)
+    ]
+
+
+def optional(states: Iterable[object], method: str) -> list[Callable[..., Any]]:
     return [getattr(state, method) for state in states if hasattr(state, method)]

@@ -53,9 +53,10 @@ class Admission(Protocol):
     `admit` is called once per request, at submit. It gives None to admit, or the exception that the caller gets. If it
     raises, that one call fails with what it raised.
 
+    Optional: `can_refuse`, an attribute that is False where `admit` always gives None and need not be called.
     Optional methods, called where they exist: `holds_back(room) -> bool` (should those who run ahead of their results,
-    `submit` in a thread and `map`, pause?), `dispatched(request)` and `ended(request)` (an admitted request has left
-    the queue for a batch; has got its outcome or left).
+    `submit` in a thread and `map`, pause?), `dispatched(request)` and `ended(request)` (a request that this policy
+    admitted has left the queue for a batch; has got its outcome, left, or been refused by the next policy).
     """
 
     def admit(self, request: Request, room: WaitingRoom, now: float) -> Rejected | None: ...
@@ -85,7 +86,10 @@ class Queue(Protocol):
     """
 
     arrival_order: bool
-    """Whether `in_order` is the order of arrival and cannot raise; saves the core a second record of who waits."""
+    """Whether `in_order` is the order of arrival, leaves nobody out and cannot raise.
+
+    It saves the core a second record of who waits and a check of each batch, so it is taken at its word.
+    """
 
     def push(self, request: Request) -> None:
         """A request has been admitted to this group."""
@@ -96,7 +100,10 @@ class Queue(Protocol):
         ...
 
     def rank(self) -> Any:
-        """A key of the first in order, compared with the other queues of the same Ordering: the smallest is served."""
+        """A key of the first in order, compared with the other queues of the same Ordering: the smallest is served.
+
+        Only a push may make it smaller.
+        """
         ...
 
     def dispatched(self, requests: Sequence[Request], now: float) -> None:
@@ -141,11 +148,11 @@ class Room(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Filled:
     """The batch that could be formed from a group now."""
 
-    requests: list[Request]
+    requests: tuple[Request, ...]
     full: bool
     """A limit closed it: waiting for company would be in vain."""
 
@@ -176,9 +183,9 @@ class Group(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
-    """What a dispatch policy wants done with a group, now that an executor is free.
+    """What a dispatch policy wants done with a group, now that an executor is free. Made anew for each answer.
 
     dispatch: run these as one batch (they wait in this group and fit together); () to run nothing yet.
     drop: give these up; their callers get `Shed`.

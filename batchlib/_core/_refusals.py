@@ -1,6 +1,8 @@
-"""The errors that the core itself hands to callers, with their numbers: what was needed, what was allowed, what to do."""
+"""The errors that the core hands to callers, with their numbers: what was needed, what was allowed, what to do."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from ..errors import BatchFailed, Closed, DeadlineExceeded, ItemTooLarge, Shed
 from ._request import Request
@@ -28,7 +30,7 @@ def expired(request: Request, waiting: int, now: float) -> DeadlineExceeded:
     assert request.deadline is not None
     where = "while it waited" if request.state is State.WAITING else "while its batch ran"
     return DeadlineExceeded(
-        f"the deadline passed {where}: {request.deadline - request.arrival:.3g} s were granted, "
+        f"the deadline passed {where}: {max(0.0, request.deadline - request.arrival):.3g} s were granted, "
         f"{now - request.arrival:.3g} s have gone by ({waiting} waiting, tenant={request.tenant!r}): "
         "grant more time, lower the load or add capacity"
     )
@@ -42,3 +44,22 @@ def policy_fault(policy: object, problem: str, cause: BaseException | None) -> B
     fault = BatchFailed(f"{type(policy).__name__} {problem}: this is a fault of the policy")
     fault.__cause__ = cause
     return fault
+
+
+def copies(fault: BatchFailed) -> Callable[[Request], BatchFailed]:
+    """Makes each request an error object of its own."""
+
+    def copy(_: Request) -> BatchFailed:
+        own = BatchFailed(*fault.args)
+        own.__cause__ = fault.__cause__
+        return own
+
+    return copy
+
+
+def deliverable(error: object, by: object) -> Exception:
+    """What a policy refused or failed with: itself, unless it is nothing that a future can be given."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration):
+        return error
+    cause = error if isinstance(error, BaseException) else None
+    return policy_fault(by, f"refused with {error!r}, which no caller can be given", cause)

@@ -73,14 +73,15 @@ class Books:
         self.execution_time = 0.0
         self.reasons: dict[str, int] = {}
 
-    def dispatched(self, batch: Batch) -> None:
+    def dispatched(self, batch: Batch, queue_delay: float, longest: float) -> None:
+        """`queue_delay`: of its requests, added up; `longest`: the longest of them."""
         self.batches += 1
         self.size += batch.size
         self.fill += batch.fill
         self.reasons[batch.reason] = self.reasons.get(batch.reason, 0) + 1
-        arrivals = [request.arrival for request in batch.requests]
-        self.queue_delay += batch.size * batch.started - sum(arrivals)
-        self.max_queue_delay = max(self.max_queue_delay, batch.started - min(arrivals))
+        self.queue_delay += queue_delay
+        if longest > self.max_queue_delay:
+            self.max_queue_delay = longest
 
     def snapshot(
         self,

@@ -30,18 +30,25 @@ def deliverable(error: BaseException) -> Exception:
 
 
 def in_slots(outcomes: Sequence[Any]) -> Sequence[Any]:
-    """Outcomes whose exceptions each belong to one request alone: shared objects are copied, the rest untouched."""
-    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    if not errors:
+    """Outcomes as each caller gets them; the very same object if there is no exception among them.
+
+    An exception in a slot is that request's alone: one that stands in several is copied, and what a caller cannot be
+    given as it is comes wrapped.
+    """
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            break
+    else:
         return outcomes
     seen: set[int] = set()
     own: list[Any] = []
     for outcome in outcomes:
+        mine = outcome
         if isinstance(outcome, BaseException):
             again = id(outcome) in seen
             seen.add(id(outcome))
-            outcome = (_copy(outcome) or _wrap(outcome)) if again else deliverable(outcome)
-        own.append(outcome)
+            mine = (_copy(outcome) or _wrap(outcome)) if again else deliverable(outcome)
+        own.append(mine)
     return own
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from .._core._request import Request
 from ..errors import BatchContractError
 from ._bisect import bisect
-from ._errors import failures, in_slots
+from ._errors import failures
 from ._outcomes import split
 
 
@@ -40,7 +40,10 @@ class FunctionExecutor:
         self._bisect_errors = bisect_errors
 
     def run(self, requests: Sequence[Request]) -> Sequence[Any]:
-        work = self._work(requests)
+        try:
+            return split(self._call(requests), len(requests))
+        except Exception as error:
+            work = self._after(error, requests)
         try:
             part = next(work)
             while True:
@@ -54,7 +57,10 @@ class FunctionExecutor:
             return finished.value  # type: ignore[no-any-return]
 
     async def run_async(self, requests: Sequence[Request]) -> Sequence[Any]:
-        work = self._work(requests)
+        try:
+            return split(await self._call(requests), len(requests))
+        except Exception as error:
+            work = self._after(error, requests)
         try:
             part = next(work)
             while True:
@@ -67,18 +73,13 @@ class FunctionExecutor:
         except StopIteration as finished:
             return finished.value  # type: ignore[no-any-return]
 
-    def _work(self, requests: Sequence[Request]) -> Generator[Sequence[Request], Any, Sequence[Any]]:
-        """Yields what to call the function with; is sent what it returned, or thrown what it raised."""
+    def _after(
+        self, failure: Exception, requests: Sequence[Request]
+    ) -> Generator[Sequence[Request], Any, Sequence[Any]]:
+        """What to do after a failed run: yields what to run again; is sent its result, or thrown what it raised."""
         size = len(requests)
-        try:
-            result = yield requests
-            return in_slots(split(result, size))
-        except BatchContractError as error:
-            return failures(error, size)
-        except Exception as error:
-            if not self._bisect_errors or size == 1:
-                return failures(error, size)
-            failure = error
+        if not self._bisect_errors or size == 1 or isinstance(failure, BatchContractError):
+            return failures(failure, size)
         outcomes: list[Any] = [None] * size
         plan = bisect(size, failure)
         raised: BaseException | None = None
@@ -88,7 +89,7 @@ class FunctionExecutor:
                 raised = None
                 try:
                     result = yield requests[low:high]
-                    outcomes[low:high] = in_slots(split(result, high - low))
+                    outcomes[low:high] = split(result, high - low)
                 except Exception as error:
                     raised = error
         except StopIteration as found:

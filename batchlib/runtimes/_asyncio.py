@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import weakref
+from asyncio import get_running_loop as get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from .._context import inside
 from .._core._batch import Batch
 from .._core._request import Request
 from .._core._transitions import State
@@ -19,9 +22,14 @@ class LoopChannel:
     """Delivers to waiters of one loop and runs async batches on it. Waiters are that loop's futures."""
 
     runs_batches = True
+    has_futures = True
+    interrupts: tuple[type[BaseException], ...] = (asyncio.CancelledError, KeyboardInterrupt)  # what a task lets out
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.future = loop.create_future
+        self._ticker: asyncio.Task[None] | None = None
+        self._if_lost: Callable[[object], None] | None = None
         self.ticking = False  # a wake-up at the end of the present tick is out
 
     @property
@@ -30,15 +38,7 @@ class LoopChannel:
 
     def attach(self, request: Request) -> None:
         request.channel = self
-        request.waiter = self.loop.create_future()
-
-    async def wait(self, driver: Driver, request: Request) -> Any:
-        try:
-            return await request.waiter
-        except BaseException:  # the caller leaves, however it does
-            driver.cancel(request)
-            del request  # an error's traceback knows this frame, which must not know the error
-            raise
+        request.waiter = self.future()
 
     def attach_callback(self, request: Request, callback: Callable[[Request], object]) -> None:
         """Instead of a caller that waits: `callback` gets the request on this loop when it has ended."""
@@ -56,15 +56,44 @@ class LoopChannel:
         """Runs `function` beside the present task, which must hold on to what this gives: it cancels."""
         return self.loop.create_task(function()).cancel
 
-    def soon(self, callback: Callable[[LoopChannel], object]) -> None:
-        """Calls back after the callbacks that are already ready; once, however often it is asked in a tick."""
-        if not self.ticking:
-            self.ticking = True
-            self.loop.call_soon(callback, self)
+    def soon(self, driver: Driver) -> None:
+        """Ticks after the callbacks that are already ready; once, however often it is asked in a tick."""
+        if self.ticking:
+            return
+        self.ticking = True
+        if driver.per_loop and self.loop.get_task_factory() is None:
+            # A task begins where a callback would have run, and can go on to run the batch.
+            self._ticker = task = self.loop.create_task(driver.tick_and_run(self), context=Context())
+            if self._if_lost is None:
+                self._if_lost = functools.partial(self._lost, weakref.ref(driver))
+            task.add_done_callback(self._if_lost)
+        else:
+            self.loop.call_soon(driver.tick, self)
+
+    def ticked(self) -> None:
+        """The ticking task has begun."""
+        self.ticking = False
+        if self._ticker is not None and self._if_lost is not None:
+            self._ticker.remove_done_callback(self._if_lost)
+
+    def adopt(self, batch: Batch) -> None:
+        """The ticking task runs this batch."""
+        batch.handle, self._ticker = self._ticker, None
+
+    def _lost(self, driver: weakref.ref[Driver], _: object) -> None:
+        # Somebody cancelled all tasks of the loop, this one before it began; whoever stays still wants the tick.
+        self.ticking = False
+        alive = driver()
+        if alive is not None:
+            self.soon(alive)
 
     def deliver(self, requests: Sequence[Request]) -> None:
         """Resolves the waiters: at once on the loop's own thread, with one wake-up of the loop from any other."""
-        if _running_loop() is self.loop:
+        try:
+            here = get_running_loop() is self.loop
+        except RuntimeError:
+            here = False
+        if here:
             _settle(requests)
             return
         try:
@@ -82,7 +111,7 @@ class LoopChannel:
     def _start(self, driver: Driver, batch: Batch) -> None:
         # The batch is held by the core until it is done and holds its task: asyncio itself keeps only a weak reference.
         batch.handle = self.loop.create_task(
-            driver.run_async(batch), context=inside(batch), name=f"batchlib-{batch.number}"
+            driver.run_async(batch), context=driver.context(batch)
         )
         if batch.abandoned:
             batch.handle.cancel()

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from .._context import AMBIENT, enter, inside
 from .._core._actions import SOON, Abandon, Action, Dispatch, Report, Resolve, WakeAt
 from .._core._batch import Batch
 from .._core._batcher import Batcher
@@ -23,7 +25,7 @@ from .._core._request import Request
 from .._core._statistics import Statistics
 from .._core._transitions import FINAL, State
 from ..errors import BatchContractError, BlockingCallError, Overloaded, ReentrantCallError
-from ..executors._errors import failures
+from ..executors._errors import failures, in_slots
 from . import _lifecycle
 from ._clock import SystemClock
 from ._observers import Observers
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 _modules = sys.modules
 _JOIN = 5.0  # seconds that idle threads get to end; they need microseconds
+_INSTEAD = "call the undecorated function (`.direct`), or another batched function"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Driver:
         self._options = options
         self._per_loop = executor.is_async  # a batch of an async function never mixes loops
         self._observers = Observers(options.name, options.version, options.hooks)
+        self._hooked = bool(options.hooks)
         self._resources = _lifecycle.Resources()
         self._closing = False
         self.start()
@@ -78,6 +82,8 @@ class Driver:
             self._core.close(self._now(), drain=False)
         self._channels: dict[Any, Channel] = {}
         self._latest: Channel | None = None
+        self._running_loop: Callable[[], object] = _no_loop
+        self._nested = False  # some request came from inside a batch; most batchers never see one
         self._workers = Workers(self._options.name)
         self._private = PrivateLoop(self._options.name)
         self._resources.hold(self._workers, self._private, clock)
@@ -86,12 +92,38 @@ class Driver:
 
     async def call(self, request: Request) -> Any:
         """Submits and waits, on asyncio or trio. Cancelling it takes a waiting request out before it runs."""
-        if "anyio" in _modules or "trio" in _modules:
+        # The fast path, for futures of one asyncio loop: `here`, `attach` and `submit_from_loop` written out. Every
+        # line is paid for by every request; what they add up to is the first row of benchmarks/overhead.py.
+        channel = self._latest
+        if "trio" in _modules or "anyio" in _modules:
             request.hint = scope_deadline(self._now)
-        channel = self.here()
-        channel.attach(request)
-        self.submit_from_loop(request, channel)
-        return await channel.wait(self, request)
+            channel = self.here()
+        elif channel is None or channel.loop is not self._running_loop():
+            channel = self.here()
+        if not channel.has_futures:
+            channel.attach(request)
+            self.submit_from_loop(request, channel)
+            return await channel.wait(self, request)
+        request.channel = channel
+        waiter = request.waiter = channel.future()
+        if request.chain:
+            self._refuse_reentry(request.chain)
+        if self._per_loop:
+            request.group = channel if request.group is None else (channel, request.group)
+        with self._lock:
+            request.arrival = now = self._now()
+            actions = self._core.submit(request, now)
+        if actions is SOON:
+            if not channel.ticking:
+                channel.soon(self)
+        elif actions:
+            self._perform(actions, channel)
+        try:
+            return await waiter
+        except BaseException:  # the caller leaves, or gets its error, whose traceback must not know the error again
+            self.cancel(request)
+            del request, waiter
+            raise
 
     def call_blocking(self, request: Request) -> Any:
         """Submits and waits in a plain thread."""
@@ -124,6 +156,8 @@ class Driver:
                 )
             self.submit_from_loop(request, channel)
         else:
+            if request.chain:  # before it waits for room that its own batch keeps taken
+                self._refuse_reentry(request.chain)
             self._wait_for_room(request)
             self.submit_from_thread(request)
         return future
@@ -131,7 +165,7 @@ class Driver:
     def submit_from_thread(self, request: Request, *, gather: bool = False) -> None:
         """A thread's arrival is looked at straight away, or with `gather` when `flush` is called."""
         if request.chain:
-            self._refuse_reentry(request)
+            self._refuse_reentry(request.chain)
         if self._per_loop:
             self._keep_apart(request, self._private)
         with self._lock:
@@ -147,26 +181,27 @@ class Driver:
     def submit_from_loop(self, request: Request, channel: Channel) -> None:
         """An arrival on the loop of `channel`; its waiter has been attached."""
         if request.chain:
-            self._refuse_reentry(request)
+            self._refuse_reentry(request.chain)
         if self._per_loop:
             self._keep_apart(request, channel if request.channel is not THREADS else self._private)
         with self._lock:
             now = request.arrival = self._now()
             actions = self._core.submit(request, now)
         if actions is SOON:
-            channel.soon(self._tick)
+            channel.soon(self)
         elif actions:
             self._perform(actions, channel)
 
     def _keep_apart(self, request: Request, place: object) -> None:
         request.group = place if request.group is None else (place, request.group)
 
-    def _refuse_reentry(self, request: Request) -> None:
-        for batch in request.chain:
+    def _refuse_reentry(self, chain: Sequence[Batch], instead: str = _INSTEAD) -> None:
+        self._nested = True
+        for batch in chain:
             if batch.batcher is self and not batch.done:
                 raise ReentrantCallError(
                     f"{self._options.name} was called from inside its own batch {batch.number}, which would wait for "
-                    "itself: call the undecorated function (`.direct`), or another batched function"
+                    f"itself: {instead}"
                 )
 
     def cancel(self, request: Request) -> None:
@@ -176,7 +211,7 @@ class Driver:
             actions = self._core.cancel(request, self._now())
             self._notify()
         self._perform(actions, None)
-        if not ended:
+        if self._hooked and not ended:
             self._observers.ended((request,), self._now)
 
     def cancel_waiting(self, request: Request) -> bool:
@@ -187,57 +222,82 @@ class Driver:
             actions = self._core.cancel(request, self._now())
             self._notify()
         self._perform(actions, None)
-        self._observers.ended((request,), self._now)
+        if self._hooked:
+            self._observers.ended((request,), self._now)
         return True
 
     # ---- running batches
 
     def run(self, batch: Batch, released: Any) -> None:
         """Runs a plain batch in the present thread."""
-        from .._context import inside
-
         try:
-            outcomes = inside(batch).run(self._executor.run, batch.requests)
+            outcomes = self.context(batch).run(self._executor.run, batch.requests)
         except BaseException as error:
             outcomes = failures(error, batch.size)
         released()
         self._finish(batch, outcomes)
 
+    @property
+    def per_loop(self) -> bool:
+        """Whether batches run on their callers' loops."""
+        return self._per_loop
+
+    def context(self, batch: Batch) -> Context:
+        """A neutral context for running a batch."""
+        return inside(batch, self._nested)
+
     async def run_async(self, batch: Batch) -> None:
         """Runs an async batch in the present task, whose context is the batch's."""
-        interrupt: BaseException | None = None
-        outcomes: Sequence[Any] = ()
+        interrupts = self._home(batch).interrupts
         try:
             outcomes = await self._executor.run_async(batch.requests)
-        except Exception as error:
-            outcomes = failures(error, batch.size)
         except BaseException as error:
-            outcomes = failures(error, batch.size)
-            interrupt = error
-        self._finish(batch, outcomes)
-        # Cancellation of this task, and an interrupt, are for the loop as well; the callers have their errors.
-        if interrupt is not None and not isinstance(interrupt, SystemExit):
-            raise interrupt
+            self._finish(batch, failures(error, batch.size))
+            if isinstance(error, interrupts):  # for the loop as well; the callers have their errors
+                raise
+        else:
+            self._finish(batch, outcomes)
 
     def _finish(self, batch: Batch, outcomes: Sequence[Any]) -> None:
         if len(outcomes) != batch.size:
             message = f"the executor must give one outcome per request: {batch.size}, not {len(outcomes)}"
             outcomes = failures(BatchContractError(message), batch.size)
+        own = in_slots(outcomes)
         with self._lock:
             now = self._now()
-            actions = self._core.finish(batch, outcomes, now)
+            actions = self._core.finish(batch, own, now, clean=own is outcomes)
         batch.handle = None
-        self._observers.batch_ended(batch, outcomes, now)
+        if self._hooked:
+            self._observers.batch_ended(batch, outcomes, now)
         self._perform(actions, None)
         if self._closing and self._core.idle:
             self._resources.stop()
 
     # ---- actions
 
-    def _tick(self, channel: Channel) -> None:
+    def tick(self, channel: Channel) -> None:
         """The arrivals of this tick are in."""
         channel.ticking = False
         self.wake()
+
+    async def tick_and_run(self, channel: LoopChannel) -> None:
+        """The same, in a new task with an empty context, which then runs the batch itself: a lone caller is spared a turn of the loop."""
+        channel.ticked()
+        with self._lock:
+            actions = self._core.wake(self._now())
+        mine: Batch | None = None
+        for action in actions:
+            if type(action) is Dispatch and mine is None and action.batch.requests[0].channel is channel:
+                mine = action.batch
+            else:
+                self._perform((action,), None)
+        if mine is not None:
+            mine.batcher = self
+            if self._hooked:
+                self._observers.batch_started(mine)
+            channel.adopt(mine)
+            enter(mine, self._nested)
+            await self.run_async(mine)
 
     def wake(self) -> None:
         """Lets the core look at what waits, now."""
@@ -248,26 +308,27 @@ class Driver:
     def _perform(self, actions: Sequence[Action], channel: Channel | None) -> None:
         """Performs actions in order, outside the lock. `channel`: where a wake-up at the end of the tick is served."""
         for action in actions:
-            match action:
-                case Resolve(requests):
-                    self._resolve(requests)
-                case Dispatch(batch):
-                    self._start_batch(batch)
-                case WakeAt(instant):
-                    if instant > -math.inf:
-                        self._clock.call_at(instant, _lifecycle.Wake(self))
-                    elif channel is not None:
-                        channel.soon(self._tick)
-                case Abandon(batch):
-                    self._stop_batch(batch)
-                case Report(error):
-                    self._observers.report("a policy raised where no caller could be told", error)
+            kind = type(action)
+            if kind is Resolve:
+                self._resolve(action.requests)
+            elif kind is Dispatch:
+                self._start_batch(action.batch)
+            elif kind is WakeAt:
+                if action.instant > -math.inf:
+                    self._clock.call_at(action.instant, _lifecycle.Wake(self))
+                elif channel is not None:
+                    channel.soon(self)
+            elif kind is Abandon:
+                self._stop_batch(action.batch)
+            elif kind is Report:
+                self._observers.report("a policy raised where no caller could be told", action.error)
         if self._watchers:
             with self._lock:
                 self._notify()
 
     def _resolve(self, requests: Sequence[Request]) -> None:
-        self._observers.ended(requests, self._now)
+        if self._hooked:
+            self._observers.ended(requests, self._now)
         channel = requests[0].channel
         for request in requests:
             if request.channel is not channel:
@@ -283,7 +344,8 @@ class Driver:
 
     def _start_batch(self, batch: Batch) -> None:
         batch.batcher = self
-        self._observers.batch_started(batch)
+        if self._hooked:
+            self._observers.batch_started(batch)
         try:
             if self._per_loop:
                 self._home(batch).start(self, batch)
@@ -328,9 +390,10 @@ class Driver:
 
             channel: Channel = TrioChannel(loop)
         else:
-            from ._asyncio import LoopChannel
+            from ._asyncio import LoopChannel, get_running_loop
 
             channel = LoopChannel(loop)
+            self._running_loop = get_running_loop
         return self._channels.setdefault(loop, channel)
 
     def _reap(self) -> None:
@@ -387,6 +450,9 @@ class Driver:
         """Takes no more requests and ends; see the decorator's `close`. A second call does nothing."""
         if drain:
             self._refuse_on_loop("close(drain=True)", "await aclose(...)")
+            ambient = AMBIENT.get()
+            if ambient is not None:
+                self._refuse_reentry(ambient.chain, "close with drain=False")
         with self._lock:
             if self._closing:
                 return
@@ -439,3 +505,7 @@ class Driver:
             actions = self._core.configure(policies, self._now())
             self._notify()
         self._perform(actions, None)
+
+
+def _no_loop() -> None:
+    return None

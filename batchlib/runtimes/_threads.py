@@ -161,6 +161,7 @@ class PrivateLoop:
 
                 loop = asyncio.new_event_loop()
                 self._channel = LoopChannel(loop)
+                self._channel.interrupts = (asyncio.CancelledError,)  # nobody's program ends with this thread
                 self._thread = threading.Thread(
                     target=_run_loop, args=(loop,), name=f"batchlib-{self._name}-loop", daemon=True
                 )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .._context import inside
 from .._core._batch import Batch
 from .._core._request import Request
 from ._threads import outcome_of
@@ -33,6 +32,8 @@ class TrioChannel:
     """Delivers to waiting tasks of one trio run and runs async batches in it."""
 
     runs_batches = True
+    interrupts = (trio.Cancelled,)
+    has_futures = False
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         self.loop = token
@@ -88,11 +89,11 @@ class TrioChannel:
         driver.cancel(request)
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def soon(self, callback: Callable[[TrioChannel], object]) -> None:
-        """Calls back when the tasks that are already scheduled have run; once, however often it is asked before."""
+    def soon(self, driver: Driver) -> None:
+        """Ticks when the tasks that are already scheduled have run; once, however often it is asked before."""
         if not self.ticking:
             self.ticking = True
-            self.loop.run_sync_soon(callback, self)
+            self.loop.run_sync_soon(driver.tick, self)
 
     def deliver(self, requests: Sequence[Request]) -> None:
         if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self.loop:
@@ -111,7 +112,7 @@ class TrioChannel:
         batch.handle = scope = trio.CancelScope()
         if batch.abandoned:
             scope.cancel()
-        trio.lowlevel.spawn_system_task(self._run, driver, batch, scope, name="batchlib", context=inside(batch))
+        trio.lowlevel.spawn_system_task(self._run, driver, batch, scope, name="batchlib", context=driver.context(batch))
 
     async def _run(self, driver: Driver, batch: Batch, scope: trio.CancelScope) -> None:
         # A system task that raised would crash the whole run, so nothing but trio's own cancellation leaves this one.

@@ -35,7 +35,7 @@ LAYERS: list[set[str]] = [
     {"_intake"},
     {"_options"},
     {"_map"},
-    {"_typing", "_batched", "_decorator"},
+    {"_typing", "_batched", "_method", "_decorator"},
     {"jobs"},
     {"integrations"},
     {"tune"},

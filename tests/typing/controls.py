@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any, assert_type
 
-from batchlib import batched
-from batchlib._decorator import Results
+from batchlib import Results, batched
 
 
 def length_class(text: str) -> int:

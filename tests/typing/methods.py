@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from signatures import types_of
 
-from batchlib import batched
-from batchlib._decorator import Batched
+from batchlib import Batched, batched
 
 T = TypeVar("T")
 

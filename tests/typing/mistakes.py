@@ -41,7 +41,7 @@ async def every_item_is_given_once(scorer: Scorer) -> None:
 async def settings_are_checked() -> None:
     await generate("a", 1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await generate("a", 1, temperature="hot")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    await generate("a", 1, 0.5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await generate("a", 1, 0.5, temperature=0.5)  # type: ignore[misc]  # pyright: ignore[reportCallIssue]
     await generate("a", 1, temperature=0.5, top=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 

@@ -44,10 +44,10 @@ class MaxWaitingAdmission:
 
     def __init__(self, max_waiting: int, reject: bool) -> None:
         self._max_waiting = max_waiting
-        self._reject = reject
+        self.can_refuse = reject
 
     def admit(self, request: Request, room: WaitingRoom, now: float) -> Rejected | None:
-        if not self._reject or room.waiting < self._max_waiting:
+        if not self.can_refuse or room.waiting < self._max_waiting:
             return None
         return Overloaded(
             f"{room.waiting} requests wait and max_waiting is {self._max_waiting} (tenant={request.tenant!r}): "

@@ -52,23 +52,23 @@ class FifoQueue:
         return (request for request in self._requests if request.state is State.WAITING)
 
     def rank(self) -> int:
-        return next(self.in_order()).sequence
+        return self._requests[0].sequence  # a stale entry never stays at the front
 
     def dispatched(self, requests: Sequence[Request], now: float) -> None:
-        self._stale += len(requests)
-        self._drop_stale()
+        self._leave(len(requests))
 
     def removed(self, request: Request) -> None:
-        self._stale += 1
-        self._drop_stale()
+        self._leave(1)
 
-    def _drop_stale(self) -> None:
-        requests = self._requests
-        while self._stale and requests[0].state is not State.WAITING:
+    def _leave(self, count: int) -> None:
+        requests, waiting = self._requests, State.WAITING
+        stale = self._stale + count
+        while stale and requests[0].state is not waiting:
             requests.popleft()
-            self._stale -= 1
-        if self._stale * 2 > len(requests):
-            alive = [request for request in requests if request.state is State.WAITING]
+            stale -= 1
+        if stale * 2 > len(requests):
+            alive = [request for request in requests if request.state is waiting]
             requests.clear()
             requests.extend(alive)
-            self._stale = 0
+            stale = 0
+        self._stale = stale
