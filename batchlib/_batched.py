@@ -18,6 +18,7 @@ from ._map import Results
 from ._options import Given, whole
 from ._signature import BatchSignature, is_async
 from .executors import FunctionExecutor
+from .runtimes._calls import call, call_blocking, submit
 from .runtimes._driver import Driver
 
 if TYPE_CHECKING:
@@ -113,20 +114,19 @@ class Configured(Generic[P, R]):
         Cancel safety: cancelled while it waits, the request is taken out and never runs; cancelled while its batch
         runs, the batch goes on without it. Nobody else is touched.
         """
-        return self._driver.call(self._request(args, kwargs, self._options, self._owner))
+        return call(self._driver, self._request(args, kwargs, self._options, self._owner))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same from a plain thread: blocks until the result is there. BlockingCallError on an event loop's thread."""
-        return self._driver.call_blocking(  # type: ignore[no-any-return]
-            self._intake.request(args, kwargs, self._options, self._owner)
-        )
+        result: R = call_blocking(self._driver, self._request(args, kwargs, self._options, self._owner))
+        return result
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """The same, as a future. Blocks while `max_waiting` requests wait; on a loop's thread it raises Overloaded then.
 
         Cancelling the future works while the request waits; once it runs, `cancel()` gives False.
         """
-        return self._driver.submit(self._intake.request(args, kwargs, self._options, self._owner))
+        return submit(self._driver, self._intake.request(args, kwargs, self._options, self._owner))
 
     @overload
     def map(

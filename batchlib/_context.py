@@ -187,18 +187,22 @@ def duration(name: str, value: float | timedelta | None) -> float | None:
     """A duration in seconds, checked; None stays None."""
     if value is None:
         return None
-    seconds = value.total_seconds() if isinstance(value, timedelta) else number(name, value)
+    legal = "a number of seconds >= 0, or None for no limit"
+    seconds = value.total_seconds() if isinstance(value, timedelta) else number(name, value, legal)
     if not seconds >= 0:
-        raise ValueError(f"{name} must be at least 0 seconds, or None for no limit, not {value!r}")
+        raise ValueError(f"{name} must be {legal}, not {value!r}")
     return seconds
 
 
-def number(name: str, value: object) -> float:
-    """A real number, checked: not a bool, not a text, not NaN. NumPy's and torch's scalars are numbers."""
+def number(name: str, value: object, legal: str = "a number") -> float:
+    """A real number, checked: not a bool, not a text, not NaN. NumPy's and torch's scalars are numbers.
+
+    legal: what it must be, for the message; the range is the caller's to check.
+    """
     if type(value) is not int and type(value) is not float:
         if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
-            raise TypeError(f"{name} must be a number, not {value!r}")
+            raise TypeError(f"{name} must be {legal}, not {value!r}")
         value = float(value)
     if value != value:
-        raise ValueError(f"{name} must be a number, not NaN")
+        raise ValueError(f"{name} must be {legal}, not {value!r}")
     return value

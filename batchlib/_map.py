@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from ._core._request import Request
@@ -51,32 +52,34 @@ class Results(Generic[R]):
     def __next__(self) -> R:
         if self._started is None:
             self._started = iter(self)
-        return next(self._started)
+        value: R = next(self._started)
+        return value
 
     def __aiter__(self) -> AsyncIterator[R]:
-        return self._started or self._iterate_async()
+        return self._started or _Leavable(self._iterate_async())
 
     async def __anext__(self) -> R:
         if self._started is None:
             self._started = self._iterate_async()
-        return await anext(self._started)
+        value: R = await anext(self._started)
+        return value
 
     def _iterate(self) -> Iterator[Any]:
         inbox = Inbox()
         window = _Window(self._ordered, self._return_exceptions)
-        source = self._zipped()
+        rows = _Rows(self._sources)
         try:
             while True:
                 pulled = False
                 while window.size < self._look_ahead and not (window.size and self._driver.held_back):
-                    args = next(source, _EMPTY)
+                    args = rows.pull()
                     if args is _EMPTY:
                         break
                     pulled |= self._submit_from_thread(window, inbox, args)
                 if pulled:
                     self._driver.wake()
                 if not window.size:
-                    return
+                    return rows.end()
                 while not window.ready:
                     window.arrived(inbox.get())
                 yield window.take(outcome_of)
@@ -95,7 +98,7 @@ class Results(Generic[R]):
             return False
         return True
 
-    async def _iterate_async(self) -> AsyncIterator[Any]:
+    async def _iterate_async(self) -> AsyncGenerator[Any, None]:
         driver = self._driver
         channel = driver.here()
         news, room = _Bell(channel), _Bell(channel)
@@ -107,7 +110,7 @@ class Results(Generic[R]):
                 request = self._prepare(args)
                 channel.attach_callback(request, arrived)
                 window.enter(request, index)
-                driver.submit_from_loop(request, channel)
+                driver.submit(request, channel)
             except Exception as error:  # this item's own, as above
                 window.refused(index, error)
                 news.ring()
@@ -116,27 +119,24 @@ class Results(Generic[R]):
             window.arrived(request)
             news.ring()
 
-        source = self._zipped() if all(isinstance(s, Iterable) for s in self._sources) else None
-        pump = stop = None
-        if source is None:
-            pump = _Pump(self._zipped_async(), lambda: self._has_room(window), submit, room, news)
+        rows = stop = None
+        feed: _Rows | _Pump
+        if all(isinstance(source, Iterable) for source in self._sources):
+            feed = rows = _Rows(self._sources)
+        else:
+            feed = pump = _Pump(self._zipped_async(), lambda: self._has_room(window), submit, room, news)
             stop = channel.spawn(pump.run)
         try:
             while True:
-                while source is not None and self._has_room(window):
-                    args = next(source, _EMPTY)
-                    if args is _EMPTY:
-                        source = None
-                    else:
-                        submit(args)
+                while rows is not None and self._has_room(window) and (args := rows.pull()) is not _EMPTY:
+                    submit(args)
                 if window.ready:
                     yield window.take(channel.result)
                     room.ring()
-                elif window.size or (pump is not None and not pump.done):
+                elif window.size or not feed.ended:
                     await news.wait()
-                elif pump is not None and pump.error is not None:
-                    raise pump.error
-                elif source is None:
+                else:
+                    feed.end()
                     return
         finally:
             if stop is not None:
@@ -145,10 +145,6 @@ class Results(Generic[R]):
 
     def _has_room(self, window: _Window) -> bool:
         return window.size < self._look_ahead and not (window.size and self._driver.held_back)
-
-    def _zipped(self) -> Iterator[tuple[Any, ...]]:
-        sources: Any = self._sources
-        return zip(*sources, strict=True)
 
     async def _zipped_async(self) -> AsyncIterator[tuple[Any, ...]]:
         iterators = [aiter(s) if isinstance(s, AsyncIterable) else _as_async(s) for s in self._sources]
@@ -159,6 +155,25 @@ class Results(Generic[R]):
             if any(value is _EMPTY for value in row):
                 raise ValueError("map() of several iterables: they must all be equally long")
             yield tuple(row)
+
+
+class _Leavable(AsyncIterator[R]):
+    """Ends its generator when it is dropped, so that `break` is enough: a loop would do so later, and trio warns of it."""
+
+    def __init__(self, generator: AsyncGenerator[R, None]) -> None:
+        self._generator = generator
+        self.aclose = generator.aclose
+        weakref.finalize(self, _end, generator).atexit = False
+
+    async def __anext__(self) -> R:
+        return await anext(self._generator)
+
+
+def _end(generator: AsyncGenerator[Any, None]) -> None:
+    try:
+        generator.aclose().send(None)  # its clean-up never waits: one step is all of it
+    except (StopIteration, RuntimeError):  # ended; or it is being awaited, and ends with the task that does so
+        pass
 
 
 async def _as_async(source: Iterable[Any]) -> AsyncIterator[Any]:
@@ -218,7 +233,10 @@ class _Window:
             value = error
         finally:
             del arrived
-        return value if self._ordered else (index, value)
+        try:
+            return value if self._ordered else (index, value)
+        finally:
+            del value  # if it is an error, its traceback knows this frame
 
     def cancel(self, driver: Driver) -> None:
         for request in self._running:
@@ -241,7 +259,38 @@ class _Bell:
         self._event = self._channel.event()
 
 
-class _Pump:
+class _Feed:
+    """Rows of arguments. What their source raises is kept: its place is after the results of what it gave before."""
+
+    ended = False
+    error: Exception | None = None
+
+    def end(self) -> None:
+        """The results of all rows have been given out."""
+        if self.error is not None:
+            raise self.error
+
+
+class _Rows(_Feed):
+    """Rows of plain sources, pulled by the consumer itself."""
+
+    def __init__(self, sources: Any) -> None:
+        self._rows = zip(*sources, strict=True)
+
+    def pull(self) -> tuple[Any, ...]:
+        """The next row, or _EMPTY."""
+        if not self.ended:
+            try:
+                return next(self._rows)
+            except StopIteration:
+                pass
+            except Exception as error:
+                self.error = error
+            self.ended = True
+        return _EMPTY  # type: ignore[no-any-return]
+
+
+class _Pump(_Feed):
     """Pulls an async source beside the consumer, so that a slow source never holds back results that are there."""
 
     def __init__(
@@ -257,8 +306,6 @@ class _Pump:
         self._submit = submit
         self._room = room
         self._news = news
-        self.done = False
-        self.error: Exception | None = None
 
     async def run(self) -> None:
         try:
@@ -269,5 +316,5 @@ class _Pump:
         except Exception as error:
             self.error = error
         finally:
-            self.done = True
+            self.ended = True
             self._news.ring()

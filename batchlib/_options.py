@@ -151,13 +151,12 @@ def _dispatch(options: Mapping[str, Any], given: set[str]) -> tuple[DispatchPoli
 
 
 def _max_wait(value: object) -> float:
-    seconds = (
-        None if value is None else value.total_seconds() if isinstance(value, timedelta) else number("max_wait", value)
-    )
-    if seconds is None or not 0 <= seconds < math.inf:
-        raise ValueError(
-            f"max_wait must be a finite number of seconds >= 0, not {value!r}: without a limit a lone item could wait for ever"
-        )
+    legal = "a finite number of seconds >= 0"
+    if value is None:
+        raise ValueError(f"max_wait must be {legal}, not None: without a limit a lone item could wait for ever")
+    seconds = value.total_seconds() if isinstance(value, timedelta) else number("max_wait", value, legal)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"max_wait must be {legal}, not {value!r}")
     return seconds
 
 
@@ -196,9 +195,10 @@ def _limit(option: str, value: object) -> int:
 
 
 def _positive(option: str, value: object) -> float:
-    cost = number(option, value)
+    legal = "a finite number > 0, or None for no limit"
+    cost = number(option, value, legal)
     if not 0 < cost < math.inf:
-        raise ValueError(f"{option} must be a finite number > 0, or None for no limit, not {value!r}")
+        raise ValueError(f"{option} must be {legal}, not {value!r}")
     return cost
 
 
@@ -218,7 +218,7 @@ def _text(option: str, value: object) -> str | None:
 
 
 def _hooks(value: Any) -> tuple[Any, ...]:
-    hooks = tuple(value) if isinstance(value, Sequence) else (value,)
+    hooks = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     for hook in hooks:
         if not callable(hook):
             raise TypeError(f"hooks must be callables that take an event, not {hook!r}")

@@ -104,12 +104,12 @@ def cpu_per_item(runner: Runner) -> Table:
 
 
 def blocking_threads(runner: Runner) -> Table:
-    rounds, peers = (2, 1) if runner.quick else (7, 2)
+    rounds = 3 if runner.quick else 7
 
     def at(adapter: str, size: int) -> Cell:
         return cell("threads", adapter, max_batch_size=size, seconds=0.5 if runner.quick else 1.0)
 
-    shown = {QUEUE: rounds, PLAIN: rounds, ASYNC: peers, "batched (thread)": peers}
+    shown = {QUEUE: rounds, PLAIN: rounds} | ({} if runner.quick else {ASYNC: 2, "batched (thread)": 2})
     samples = runner.measure({at(adapter, size): often for size in (64, 8) for adapter, often in shown.items()})
     table = Table(
         "2. Eight plain threads calling .call: items a second (x = times the bare queue)",
@@ -165,11 +165,11 @@ def memory(runner: Runner) -> Table:
         return cell("waiting", adapter, requests=100_000, trace=trace)
 
     shown = {HELD: rounds, ASYNC: rounds} | dict.fromkeys(others, 1)
-    kinds = {False: "resident", True: "allocated"}
+    kinds = {False: "resident"} if runner.quick else {False: "resident", True: "allocated"}
     samples = runner.measure({at(adapter, trace): often for trace in kinds for adapter, often in shown.items()})
     table = Table(
         "4. 100,000 waiting requests: bytes each, the caller's own task on a bare future taken off",
-        [f"{kind}" for kind in kinds.values()] + ["bound"],
+        [*kinds.values(), "bound"],
         samples=samples,
     )
     for adapter in shown:
@@ -217,7 +217,7 @@ def collector(runner: Runner) -> Table:
         return table
 
     def at(adapter: str, state: str) -> Cell:
-        seconds = 2.0 if runner.quick else 4.0
+        seconds = 1.5 if runner.quick else 4.0
         return cell("tail", adapter, load=0.9, seconds=seconds, seed=0, collector=state)
 
     shown = {PLAIN: rounds} | dict.fromkeys(peers, 2)

@@ -45,7 +45,7 @@ class Batcher:
         self._groups = Groups(self._states.ordering, self._limits)
         self._deadlines = Deadlines()
         self._batches: dict[int, Batch] = {}
-        self._max_concurrent_batches = policies.max_concurrent_batches
+        self.max_concurrent_batches = policies.max_concurrent_batches
         self._books = Books()
         self._sequence = 0
         self._armed = math.inf  # the earliest instant for which a WakeAt is out
@@ -64,6 +64,11 @@ class Batcher:
     def idle(self) -> bool:
         """Nothing waits and nothing runs, not even a batch that everybody has left."""
         return not self.waiting and not self._batches
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closed
 
     @property
     def held_back(self) -> bool:
@@ -92,7 +97,7 @@ class Batcher:
             return self._refuse(request, error, self._states.ordering, self._states.admissions)
         group.waiting += 1
         self.waiting += 1
-        free = len(self._batches) < self._max_concurrent_batches
+        free = len(self._batches) < self.max_concurrent_batches
         if request.deadline is None:
             return SOON if free else NOTHING
         self._deadlines.add(request, self.waiting + self.running)
@@ -139,7 +144,8 @@ class Batcher:
         batch.requests = []  # a request knows its batch; the other direction would make a cycle
         actions: list[Action] = [Resolve(resolved)] if resolved else []
         # Deadlines have their own wake-ups; looking here as well keeps an expired request from being dispatched.
-        self._advance(now, actions)
+        if self.waiting or self._deadlines.heap or states.reports:
+            self._advance(now, actions)
         return actions
 
     def _complete(self, batch: Batch, outcomes: Sequence[Any]) -> list[Request]:
@@ -187,7 +193,7 @@ class Batcher:
         """New limits. State of policies that stay the same is kept; a waiting item that no longer fits is refused."""
         actions: list[Action] = []
         fewer_fit = self._states.configure(policies)
-        self._max_concurrent_batches = policies.max_concurrent_batches
+        self.max_concurrent_batches = policies.max_concurrent_batches
         if fewer_fit:
             errors = {request: self._too_large(request) for request in self._groups.everyone()}
             gone = {request: error for request, error in errors.items() if error is not None}
@@ -249,14 +255,14 @@ class Batcher:
         self._states.told(optional(admitted, "ended"), request)
         group = self._groups.by_key.get(request.group)
         if group is not None and not group.waiting:
-            self._groups.discard(group)
+            self._groups.forget(group)  # its queue may hold what was refused, so it is no spare
         return (Resolve((request,)),)
 
     def _estimate(self, refusal: Exception) -> None:
         """How long the present queue will take, going by the mean batch so far."""
         ended = self._books.batches - len(self._batches)
         if isinstance(refusal, Overloaded) and refusal.retry_after is None and ended:
-            batches_ahead = math.ceil(self.waiting / self.max_batch_size) / self._max_concurrent_batches
+            batches_ahead = math.ceil(self.waiting / self.max_batch_size) / self.max_concurrent_batches
             refusal.retry_after = self._books.execution_time / ended * max(1.0, batches_ahead)
 
     # ---- leaving without a result
@@ -312,7 +318,7 @@ class Batcher:
     # ---- dispatch
 
     def _dispatch(self, now: float, actions: list[Action]) -> None:
-        while self.waiting and len(self._batches) < self._max_concurrent_batches:
+        while self.waiting and len(self._batches) < self.max_concurrent_batches:
             try:
                 batch = self._next_batch(now, actions)
             except Exception as error:  # ranks that cannot be had or compared: nobody can say who is next
@@ -411,7 +417,7 @@ class Batcher:
     def _arm(self) -> tuple[Action, ...]:
         """Asks to be woken if something is due earlier than any wake-up that is already out."""
         instant = self._deadlines.next()
-        if len(self._batches) < self._max_concurrent_batches:  # a sleeper can do nothing before an executor is free
+        if len(self._batches) < self.max_concurrent_batches:  # a sleeper can do nothing before an executor is free
             instant = min(instant, self._groups.next_wake())
         if instant >= self._armed:
             return ()

@@ -156,8 +156,6 @@ class WaitingGroup:
 
     def _may_leave(self, requests: Sequence[Request], filled: Sequence[Request] | None) -> bool:
         """Each waits here, once, and together they are within the limits."""
-        if requests is filled and self._arrivals is None:
-            return True
         if not all(request.state is State.WAITING and request.group == self.key for request in requests):
             return False
         if len(set(requests)) < len(requests):
@@ -219,10 +217,13 @@ class Groups:
         self.by_key[key] = group
         return group
 
-    def discard(self, group: WaitingGroup) -> None:
-        """Forgets a group that has become empty."""
+    def forget(self, group: WaitingGroup) -> None:
         group.ticket = 0
         self.by_key.pop(group.key, None)
+
+    def discard(self, group: WaitingGroup) -> None:
+        """Forgets a group that has become empty."""
+        self.forget(group)
         if group.queue.arrival_order:  # nothing is left in it: the next group, most often the same, can have it
             group.key = None
             self._spare = group

@@ -15,12 +15,12 @@ Plan = Generator[Range, BaseException | None, dict[Range, BaseException]]
 def bisect(size: int, error: BaseException) -> Plan:
     """Halves a failed batch until the culprits are alone.
 
-    size: of the batch whose run raised `error`. Returns {range: error} for what failed for good.
+    size: of the batch whose run raised `error`, at least 2. Returns {range: error} for what failed for good.
 
     Needs at most 2·k·⌈log2 n⌉ runs for k culprits among n. It stops after 8·⌈log2 n⌉ runs, when what is left fails
     with the last error seen for it: an outage must not become 2n calls.
     """
-    allowed = 8 * max(1, (size - 1).bit_length())
+    allowed = 8 * (size - 1).bit_length()
     failed: dict[Range, BaseException] = {}
     suspects: list[tuple[Range, BaseException]] = [((0, size), error)]
     while suspects:
@@ -30,11 +30,8 @@ def bisect(size: int, error: BaseException) -> Plan:
             continue
         middle = (low + high) // 2
         halves: list[tuple[Range, BaseException]] = []
+        allowed -= 2
         for half in ((low, middle), (middle, high)):
-            if not allowed:
-                halves.append((half, error))
-                continue
-            allowed -= 1
             raised = yield half
             if raised is not None:
                 halves.append((half, raised))

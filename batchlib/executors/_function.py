@@ -38,6 +38,7 @@ class FunctionExecutor:
         self._owned = owned
         self._collate = collate
         self._bisect_errors = bisect_errors
+        self._simple = collate is None and not owned
 
     def run(self, requests: Sequence[Request]) -> Sequence[Any]:
         try:
@@ -54,6 +55,7 @@ class FunctionExecutor:
                 else:
                     part = work.send(result)
         except StopIteration as finished:
+            result = None  # as in `_after`
             return finished.value  # type: ignore[no-any-return]
 
     async def run_async(self, requests: Sequence[Request]) -> Sequence[Any]:
@@ -71,6 +73,7 @@ class FunctionExecutor:
                 else:
                     part = work.send(result)
         except StopIteration as finished:
+            result = None  # as in `_after`
             return finished.value  # type: ignore[no-any-return]
 
     def _after(
@@ -88,19 +91,23 @@ class FunctionExecutor:
                 low, high = plan.send(raised)
                 raised = None
                 try:
-                    result = yield requests[low:high]
-                    outcomes[low:high] = split(result, high - low)
+                    outcomes[low:high] = split((yield requests[low:high]), high - low)
                 except Exception as error:
                     raised = error
         except StopIteration as found:
             for (low, high), culprit in found.value.items():
                 outcomes[low:high] = failures(culprit, high - low)
-        del failure, raised  # their tracebacks know this frame: a cycle would keep the items until a collection
-        return outcomes
+                del culprit
+        try:
+            return outcomes
+        finally:  # the tracebacks of errors know this frame: a cycle would keep the items until a collection
+            del failure, raised, outcomes
 
     def _call(self, requests: Sequence[Request]) -> Any:
         """What the function returns for these: its result, or the awaitable of it."""
         first = requests[0]
+        if self._simple and first.settings is None and len(first.args) == 1:
+            return self._function([request.args[0] for request in requests])
         if len(first.args) == 1:
             columns: list[Any] = [[request.args[0] for request in requests]]
         else:

@@ -8,11 +8,13 @@ import weakref
 from asyncio import get_running_loop as get_running_loop
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from .._context import enter
 from .._core._batch import Batch
 from .._core._request import Request
 from .._core._transitions import State
+from ._threads import outcome_of
 
 if TYPE_CHECKING:
     from ._driver import Driver
@@ -22,7 +24,7 @@ class LoopChannel:
     """Delivers to waiters of one loop and runs async batches on it. Waiters are that loop's futures."""
 
     runs_batches = True
-    has_futures = True
+    has_futures: Literal[True] = True  # a waiter can be awaited as it is
     interrupts: tuple[type[BaseException], ...] = (asyncio.CancelledError, KeyboardInterrupt)  # what a task lets out
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -43,11 +45,11 @@ class LoopChannel:
     def attach_callback(self, request: Request, callback: Callable[[Request], object]) -> None:
         """Instead of a caller that waits: `callback` gets the request on this loop when it has ended."""
         self.attach(request)
-        request.waiter.add_done_callback(lambda _: callback(request))
+        request.waiter.add_done_callback(functools.partial(_tell, request, callback))
 
     def result(self, request: Request) -> Any:
         """The outcome of a request that has ended, or raises its error."""
-        return request.waiter.result()
+        return outcome_of(request)
 
     def event(self) -> asyncio.Event:
         return asyncio.Event()
@@ -63,22 +65,26 @@ class LoopChannel:
         self.ticking = True
         if driver.per_loop and self.loop.get_task_factory() is None:
             # A task begins where a callback would have run, and can go on to run the batch.
-            self._ticker = task = self.loop.create_task(driver.tick_and_run(self), context=Context())
+            self._ticker = task = self.loop.create_task(self._tick_and_run(driver), context=Context())
             if self._if_lost is None:
                 self._if_lost = functools.partial(self._lost, weakref.ref(driver))
             task.add_done_callback(self._if_lost)
         else:
             self.loop.call_soon(driver.tick, self)
 
-    def ticked(self) -> None:
-        """The ticking task has begun."""
+    async def _tick_and_run(self, driver: Driver) -> None:
+        """A tick, in a task of its own with an empty context, which then runs the batch: it spares a turn of the loop."""
         self.ticking = False
-        if self._ticker is not None and self._if_lost is not None:
-            self._ticker.remove_done_callback(self._if_lost)
-
-    def adopt(self, batch: Batch) -> None:
-        """The ticking task runs this batch."""
-        batch.handle, self._ticker = self._ticker, None
+        ticker, self._ticker = self._ticker, None
+        if ticker is not None and self._if_lost is not None:
+            ticker.remove_done_callback(self._if_lost)
+        with driver.lock:
+            actions = driver.core.wake(driver.now())
+        mine = driver.perform(actions, self, keep=self)
+        if mine is not None:
+            mine.handle = ticker
+            enter(mine, driver.nested)
+            await driver.run_async(mine)
 
     def _lost(self, driver: weakref.ref[Driver], _: object) -> None:
         # Somebody cancelled all tasks of the loop, this one before it began; whoever stays still wants the tick.
@@ -109,10 +115,11 @@ class LoopChannel:
             self.loop.call_soon_threadsafe(self._start, driver, batch)
 
     def _start(self, driver: Driver, batch: Batch) -> None:
+        if batch.done:
+            return  # given up before this loop came to it
         # The batch is held by the core until it is done and holds its task: asyncio itself keeps only a weak reference.
-        batch.handle = self.loop.create_task(
-            driver.run_async(batch), context=driver.context(batch)
-        )
+        batch.handle = task = self.loop.create_task(driver.run_async(batch), context=driver.context(batch))
+        task.add_done_callback(lambda _: driver.task_ended(batch))
         if batch.abandoned:
             batch.handle.cancel()
 
@@ -145,10 +152,17 @@ def _settle(requests: Sequence[Request]) -> None:
     completed = State.COMPLETED
     for request in requests:
         waiter = request.waiter
-        if waiter.done():
-            continue  # cancelled in the meantime
+        left = waiter.done()  # cancelled in the meantime
         if request.state is completed:
-            waiter.set_result(request.outcome)
-        else:
+            if not left:
+                waiter.set_result(request.outcome)
+            continue
+        if not left:
             waiter.set_exception(request.outcome)
-            request.outcome = None
+        request.outcome = request.waiter = None  # an error's traceback knows the request: no cycle
+
+
+def _tell(request: Request, callback: Callable[[Request], object], waiter: asyncio.Future[Any]) -> None:
+    if request.state is not State.COMPLETED:
+        request.outcome = waiter.exception()
+    callback(request)

@@ -36,8 +36,9 @@ class SystemClock:
                 return
             heapq.heappush(self._due, (instant, next(self._tickets), callback))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="batchlib-clock", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._serve, name="batchlib-clock", daemon=True)
+                thread.start()  # an interrupt in here leaves no thread that cannot be joined
+                self._thread = thread
             elif self._due[0][0] == instant:
                 self._changed.notify()
 
@@ -47,7 +48,7 @@ class SystemClock:
         if self._thread is not None:
             with self._changed:
                 self._due.clear()
-                self._changed.notify()
+                self._changed.notify_all()
 
     def join(self, timeout: float) -> None:
         if self._thread is not None and self._thread is not threading.current_thread():

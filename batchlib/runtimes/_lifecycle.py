@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._driver import Driver
 
 _EXIT_TIMEOUT = 5.0  # seconds that all threads together get at interpreter exit
+_LAST = 0.5  # of them, for async batches to take note that they are cancelled
 
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
 
@@ -95,6 +96,9 @@ def _close_at_exit() -> None:
     for driver in drivers:
         driver.close(drain=False, timeout=None)
     for driver in drivers:
+        driver.join(max(0.0, end - _LAST - time.monotonic()))
+    for driver in drivers:
+        driver.stop()
         driver.join(max(0.0, end - time.monotonic()))
 
 

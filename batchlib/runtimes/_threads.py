@@ -60,6 +60,7 @@ class _Slip:
         self._request = request
 
     def release(self) -> None:
+        self._request.waiter = None  # the two know each other
         self._inbox.put(self._request)
 
 
@@ -73,7 +74,7 @@ class RequestFuture(Future[Any]):
 
     def cancel(self) -> bool:
         request = self._request
-        if request is not None and self._driver.cancel_waiting(request) and super().cancel():
+        if request is not None and self._driver.cancel(request, only_waiting=True) and super().cancel():
             self.set_running_or_notify_cancel()  # tells `wait` and `as_completed`, which look for this second step
             self._request = None
         return self.cancelled()
@@ -90,27 +91,30 @@ class RequestFuture(Future[Any]):
             self.set_result(request.outcome)
         else:
             self.set_exception(request.outcome)
-        request.outcome = None
+        request.outcome = request.waiter = None  # an error's traceback knows the request: no cycle
 
 
 class Workers:
     """Daemon threads that run plain batches, started as they are needed and idle in a queue otherwise.
 
-    A thread knows a batcher only while it runs one of its batches, so an idle batcher can be collected.
+    A thread knows a batcher only while it works for it, so an idle batcher can be collected.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[tuple[Driver, Batch] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[Driver, Batch | None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
-        self._busy = 0
+        self._busy = 0  # pieces of work queued or in hand
 
-    def put(self, driver: Driver, batch: Batch) -> None:
-        """RuntimeError if no thread can be started and none is there."""
+    def put(self, driver: Driver, batch: Batch | None, most: int) -> None:
+        """Gives a batch to a thread; None tells it to ask for one. RuntimeError if there is no thread to be had.
+
+        most: how many threads there may be.
+        """
         with self._lock:
             self._busy += 1
-            if self._busy > len(self._threads):
+            if len(self._threads) < min(self._busy, most):
                 thread = threading.Thread(target=self._work, name=f"batchlib-{self._name}", daemon=True)
                 try:
                     thread.start()
@@ -124,13 +128,13 @@ class Workers:
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
             driver, batch = work
-            driver.run(batch, self._free)
+            if batch is None:
+                batch = driver.take()
+            while batch is not None:
+                batch = driver.run(batch)
+            with self._lock:
+                self._busy -= 1
             del work, driver, batch
-
-    def _free(self) -> None:
-        """Called by the batch before its successor is asked for, so that the successor finds this thread free."""
-        with self._lock:
-            self._busy -= 1
 
     def stop(self) -> None:
         """Ends the threads once they have run what is queued. Takes no lock: also called when a batcher is collected."""
@@ -160,12 +164,12 @@ class PrivateLoop:
                 from ._asyncio import LoopChannel
 
                 loop = asyncio.new_event_loop()
+                name = f"batchlib-{self._name}-loop"
+                thread = threading.Thread(target=_run_loop, args=(loop,), name=name, daemon=True)
+                thread.start()
+                self._thread = thread
                 self._channel = LoopChannel(loop)
                 self._channel.interrupts = (asyncio.CancelledError,)  # nobody's program ends with this thread
-                self._thread = threading.Thread(
-                    target=_run_loop, args=(loop,), name=f"batchlib-{self._name}-loop", daemon=True
-                )
-                self._thread.start()
             return self._channel
 
     def stop(self) -> None:

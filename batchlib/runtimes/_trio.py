@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
@@ -33,7 +33,7 @@ class TrioChannel:
 
     runs_batches = True
     interrupts = (trio.Cancelled,)
-    has_futures = False
+    has_futures: Literal[False] = False
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         self.loop = token
@@ -109,10 +109,14 @@ class TrioChannel:
             raise RuntimeError("the trio run has finished") from error
 
     def _start(self, driver: Driver, batch: Batch) -> None:
+        if batch.done:
+            return  # given up before this run came to it
         batch.handle = scope = trio.CancelScope()
-        if batch.abandoned:
-            scope.cancel()
-        trio.lowlevel.spawn_system_task(self._run, driver, batch, scope, name="batchlib", context=driver.context(batch))
+        context = driver.context(batch)
+        try:
+            trio.lowlevel.spawn_system_task(self._run, driver, batch, scope, name="batchlib", context=context)
+        except RuntimeError as error:  # the run is ending and takes no more tasks
+            driver.fail(batch, error)
 
     async def _run(self, driver: Driver, batch: Batch, scope: trio.CancelScope) -> None:
         # A system task that raised would crash the whole run, so nothing but trio's own cancellation leaves this one.

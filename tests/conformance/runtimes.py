@@ -29,11 +29,13 @@ class Left(Exception):
 
 
 class Call:
-    """One caller at work. `leave` makes it go away: a task is cancelled, a future too."""
+    """One caller at work. `leave` makes it go away: a task is cancelled, a future too. `cancel`: the same, for code on
+    the caller's own loop."""
 
     def __init__(self) -> None:
         self.ended: Future[Any] = Future()
         self.leave: Callable[[], Any] = self._cannot_leave
+        self.cancel: Callable[[], Any] = self._cannot_leave
 
     @property
     def done(self) -> bool:
@@ -121,7 +123,8 @@ class LoopRuntime(Runtime):
 
         def begin() -> None:
             for call, main in zip(calls, mains, strict=True):
-                call.leave = partial(self.do, self._begin(call, main))
+                call.cancel = self._begin(call, main)
+                call.leave = partial(self.do, call.cancel)
 
         self.do(begin)
         return calls

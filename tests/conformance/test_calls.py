@@ -81,15 +81,6 @@ def test_a_threads_call_is_dispatched_at_once(calling: type[Runtime], kind: Kind
         assert call.result() == 1
 
 
-def test_submit_has_dispatched_when_it_returns(make: Make) -> None:
-    held = Held("plain")
-    function = make(held)
-    future = function.submit(1)
-    assert function.statistics().running == 1
-    held.gate.open()
-    assert future.result(30) == 1
-
-
 def test_late_binding_fills_the_batches_under_a_backlog(runtime: Runtime, make: Make) -> None:
     """A batch is closed when an executor takes it, not before: what has arrived by then goes along."""
     held = Held("plain")

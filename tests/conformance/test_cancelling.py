@@ -8,10 +8,10 @@ import pytest
 import trio
 from support.until import until
 
-from batchlib import batch_context
+from batchlib import BatchStarted, batch_context
 
 from .held import Held, Kind
-from .runtimes import FuturesRuntime, Left, LoopRuntime, Runtime
+from .runtimes import Call, FuturesRuntime, Left, LoopRuntime, Runtime
 
 Make = Callable[..., Any]
 
@@ -177,6 +177,27 @@ def test_an_async_function_may_finish_its_work_when_cancelled(loop: LoopRuntime,
     until(lambda: batcher.statistics().running_batches == 0)
 
 
+def test_a_batch_that_is_left_before_its_task_begins_frees_its_slot(loop: LoopRuntime, make: Make) -> None:
+    held = Held("async")
+    calls: list[Call] = []
+
+    def leave_the_second(event: Any) -> None:
+        if isinstance(event, BatchStarted) and event.batch == 2:
+            calls[1].cancel()
+
+    function = make(held, hooks=[leave_the_second])
+    calls.append(loop.start(function, 1))
+    until(lambda: held.seen)
+    calls.append(loop.start(function, 2))
+    until(lambda: function.statistics().waiting == 1)
+    held.gate.open()
+    assert calls[0].result() == 1
+    with pytest.raises(Left):
+        calls[1].result()
+    until(lambda: function.statistics().running_batches == 0)
+    assert loop.start(function, 3).result() == 3
+
+
 def test_a_task_cancelled_in_the_tick_of_its_call_gets_no_result(loop: LoopRuntime, make: Make) -> None:
     """Whether a batch has taken it by then or not."""
     function = make(lambda items: items)
@@ -220,7 +241,9 @@ def test_a_running_future_cannot_be_cancelled(kind: Kind, make: Make) -> None:
 def test_a_futures_states_are_the_standard_librarys(make: Make) -> None:
     held = Held("plain")
     function = make(held)
-    first, second = function.submit(1), function.submit(2)
+    first = function.submit(1)
+    until(lambda: held.seen)
+    second = function.submit(2)
     assert (first.running(), second.running()) == (True, False)
     assert (first.done(), second.done()) == (False, False)
     held.gate.open()

@@ -134,7 +134,7 @@ def test_a_wrong_call_and_a_callbacks_error_have_their_places_too(mapping: Runti
     into: list[Any] = []
     assert isinstance(start(mapping, function.map(["a", "b", 3, "d"]), into).error(), TypeError)
     assert into == ["a", "b"]
-    pairs = collected(mapping, make(of_kind(kind, list)).map([1, 2], [3, 4], return_exceptions=True))
+    pairs = collected(mapping, function.map(["a", "b"], ["c", "d"], return_exceptions=True))
     assert [type(value) for value in pairs] == [TypeError, TypeError]
 
 
@@ -215,22 +215,23 @@ def test_leaving_early_cancels_what_waits(mapping: Runtime, make: Make) -> None:
 
 def test_a_plain_break_is_enough(mapping: Runtime, make: Make) -> None:
     """Without aclosing: whoever breaks out of the loop has left."""
-    held = Held("plain")
-    function = make(held, max_batch_size=1)
-    held.work = lambda items: items
-    held.gate.open()
+    gate = Gate()
+    function = make(lambda items: gate.wait() if items[0] else items, max_batch_size=1)  # only the first batch ends
 
-    async def leave_async() -> None:
+    async def leave_async() -> int:
         async for _ in function.map(range(100), look_ahead=10):
             break
+        return function.statistics().waiting
 
-    if isinstance(mapping, LoopRuntime):
-        mapping.run(leave_async)
-    else:
+    def leave() -> int:
         for _ in function.map(range(100), look_ahead=10):
             break
-    until(lambda: function.statistics().waiting == 0 and function.statistics().running_batches == 0)
-    assert function.statistics().submitted <= 10
+        return function.statistics().waiting
+
+    assert (mapping.run(leave_async) if isinstance(mapping, LoopRuntime) else leave()) == 0
+    assert function.statistics().cancelled == 9
+    gate.open()
+    until(lambda: function.statistics().running_batches == 0)
 
 
 def test_cancelling_the_task_that_iterates_cancels_what_waits(loop: LoopRuntime, kind: Kind, make: Make) -> None:
@@ -423,7 +424,7 @@ def test_closing_ends_a_map(mapping: Runtime, kind: Kind, make: Make) -> None:
     function = make(held, max_batch_size=1)
     into: list[Any] = []
     call = start(mapping, function.map(range(100), look_ahead=5), into)
-    until(lambda: function.statistics().submitted == 5)
+    until(lambda: held.seen and function.statistics().submitted == 5)
     function.close(drain=False)
     held.gate.open()
     assert isinstance(call.error(), Closed)

@@ -79,10 +79,12 @@ class Bench:
             self.wake()
         self.now = instant
 
-    def finish(self, batch: Batch, outcomes: Sequence[Any] | None = None) -> None:
+    def finish(self, batch: Batch, outcomes: Sequence[Any] | None = None, *, looked_at: bool = True) -> None:
+        """`looked_at`: the executor knows whether there is an exception among them, and says so."""
         self.running.remove(batch)
         given = [request.args[0] for request in self.contents[batch]] if outcomes is None else outcomes
-        self.perform(self.core.finish(batch, given, self.now))
+        clean = looked_at and not any(isinstance(outcome, BaseException) for outcome in given)
+        self.perform(self.core.finish(batch, given, self.now, clean=clean))
 
     def close(self, *, drain: bool, running: bool = False) -> None:
         self.perform(self.core.close(self.now, drain=drain, running=running))
@@ -132,7 +134,8 @@ class Bench:
                     assert submitting
                     self.soon = True
                 case WakeAt(instant):
-                    assert (self.now <= instant if submitting else self.now < instant) and instant < math.inf  # 9
+                    assert self.now <= instant if submitting else self.now < instant  # 9
+                    assert instant < math.inf
                     self.wakes.append(instant)
                 case Abandon(batch):
                     assert batch in self.running

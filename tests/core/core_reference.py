@@ -49,13 +49,17 @@ class Reference:
         return [call for call in self.calls if call.state == "waiting"]
 
     @property
-    def held_back(self) -> bool:
+    def full(self) -> bool:
         return self.rules.max_waiting is not None and len(self.waiting) >= self.rules.max_waiting
+
+    @property
+    def held_back(self) -> bool:
+        return self.full and not self.rules.reject
 
     # ---- events
 
     def submit(self, group: str, cost: float, now: float, deadline: float | None) -> Step:
-        full = self.rules.reject and self.held_back
+        full = self.rules.reject and self.full
         never = self.rules.max_cost is not None and cost > self.rules.max_cost and not self.rules.oversize_alone
         call = Call(len(self.calls), group, cost, now, deadline)
         self.calls.append(call)

@@ -18,7 +18,7 @@ limits = {
     "max_batch_size": st.integers(1, 7),
     "max_concurrent_batches": st.integers(1, 3),
     "max_cost": st.none() | st.integers(2, 12),
-    "max_wait": st.none() | st.integers(0, 6).map(lambda quarters: quarters * QUARTER),
+    "max_wait": st.integers(0, 6).map(lambda quarters: quarters * QUARTER) | st.none(),
     "max_waiting": st.none() | st.integers(1, 9),
 }
 all_rules = st.builds(Rules, oversize_alone=st.booleans(), reject=st.booleans(), **limits)
@@ -50,7 +50,7 @@ class CoreMachine(stateful.RuleBasedStateMachine):
     def agree(self, step: Step) -> None:
         """What the core has just done is what the reference says."""
         bench = self.bench
-        told = dict(list((request.args[0], request.state.value) for request in bench.resolved)[self.told :])
+        told = dict([(request.args[0], request.state.value) for request in bench.resolved][self.told :])
         assert told == step.ended
         batches = bench.batches[self.dispatched :]
         assert [([r.args[0] for r in bench.contents[batch]], batch.reason) for batch in batches] == step.batches
@@ -107,11 +107,13 @@ class CoreMachine(stateful.RuleBasedStateMachine):
     # ---- the executors
 
     @stateful.precondition(lambda self: self.bench.running)
-    @stateful.rule(which=st.integers(0), failing=st.sets(st.integers(0, 6)))
-    def finish(self, which: int, failing: set[int]) -> None:
+    @stateful.rule(which=st.integers(0), failing=st.sets(st.integers(0, 6)), looked_at=st.booleans())
+    def finish(self, which: int, failing: set[int], looked_at: bool) -> None:
         batch = self.bench.running[which % len(self.bench.running)]
         failed = [place in failing for place in range(batch.size)]
-        self.bench.finish(batch, [ValueError(place) if fails else place for place, fails in enumerate(failed)])
+        self.bench.finish(
+            batch, [ValueError(place) if fails else place for place, fails in enumerate(failed)], looked_at=looked_at
+        )
         self.agree(self.reference.finish(batch.number - 1, failed, self.bench.now))
 
     # ---- the owner
@@ -139,5 +141,5 @@ class CoreMachine(stateful.RuleBasedStateMachine):
 def test_the_core_does_what_the_reference_says(seed: int) -> None:
     hypothesis.seed(seed)(CoreMachine)
     stateful.run_state_machine_as_test(
-        CoreMachine, settings=settings(max_examples=200, stateful_step_count=50, deadline=None, database=None)
+        CoreMachine, settings=settings(max_examples=600, stateful_step_count=50, deadline=None, database=None)
     )

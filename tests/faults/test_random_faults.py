@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
+from support.until import until
 
 from batchlib import (
     BatchContractError,
@@ -256,9 +257,10 @@ def test_every_request_ends_exactly_once_and_the_books_add_up(seed: int, asynchr
     trial = Trial(seed, asynchronous)
     run_all(trial)
     trial.f.close()
+    until(lambda: trial.f.statistics().running_batches == 0)  # a batch that a drain gave up goes on to its end
     books = trial.f.statistics()
 
-    assert books.waiting == books.running == books.running_batches == books.groups == 0
+    assert books.waiting == books.running == books.groups == 0
     assert all(len(events) == 1 for events in trial.ended.values())
     states = Counter(events[0].state.value for events in trial.ended.values())
     for state in ("completed", "failed", "cancelled", "expired", "shed", "rejected"):

@@ -55,4 +55,4 @@ class MaxWaitingAdmission:
         )
 
     def holds_back(self, room: WaitingRoom) -> bool:
-        return room.waiting >= self._max_waiting
+        return not self.can_refuse and room.waiting >= self._max_waiting

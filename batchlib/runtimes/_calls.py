@@ -1,0 +1,100 @@
+"""The three ways of calling: awaited, from a thread, as a future. Each submits a request and waits in its own manner."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from .._core._actions import SOON
+from .._core._request import Request
+from ..errors import BlockingCallError, Overloaded
+from ._places import on_loop, scope_deadline
+from ._threads import THREADS, RequestFuture, outcome_of
+
+if TYPE_CHECKING:
+    from ._driver import Driver
+
+_modules = sys.modules
+
+
+async def call(driver: Driver, request: Request) -> Any:
+    """Submits and waits, on asyncio or trio.
+
+    Cancel safety: a request that waits is taken out before it runs; one that runs is left to its batch.
+    """
+    channels = driver.channels
+    channel = channels.latest
+    if "trio" in _modules or "anyio" in _modules:
+        request.hint = scope_deadline(driver.now)
+        channel = driver.here()
+    elif channel is None or channel.loop is not channels.running_loop():
+        channel = driver.here()
+    if not channel.has_futures:
+        channel.attach(request)
+        driver.submit(request, channel)
+        return await channel.wait(driver, request)
+    # The fast path, for futures of one asyncio loop: `attach` and `Driver.submit` written out. Every line is paid for
+    # by every request; what they add up to is the first row of benchmarks/overhead.py.
+    request.channel = channel
+    waiter = request.waiter = channel.future()
+    if request.chain:
+        driver.refuse_reentry(request.chain)
+    if driver.per_loop:
+        request.group = channel if request.group is None else (channel, request.group)
+    with driver.lock:
+        request.arrival = now = driver.now()
+        actions = driver.core.submit(request, now)
+    if actions is SOON:
+        if not channel.ticking:
+            channel.soon(driver)
+    elif actions:
+        driver.perform(actions, channel)
+    try:
+        return await waiter
+    except BaseException:  # the caller leaves, or gets its error, whose traceback must not know the error again
+        driver.cancel(request)
+        del request, waiter
+        raise
+
+
+def call_blocking(driver: Driver, request: Request) -> Any:
+    """Submits and waits in a plain thread. BlockingCallError on an event loop's thread."""
+    refuse_on_loop("call(...)", "await the function itself")
+    request.waiter = lock = threading.Lock()
+    lock.acquire()
+    request.channel = THREADS
+    driver.submit_from_thread(request)
+    try:
+        lock.acquire()
+    except BaseException:  # an interrupt: this caller leaves
+        driver.cancel(request)
+        raise
+    try:
+        return outcome_of(request)
+    finally:
+        del request
+
+
+def submit(driver: Driver, request: Request) -> RequestFuture:
+    """Submits and gives a future. In a thread it blocks while there is no room; on a loop it raises Overloaded."""
+    future = RequestFuture(driver, request)
+    request.waiter = future
+    request.channel = THREADS
+    if not on_loop():
+        if request.chain:  # before it waits for room that its own batch keeps taken
+            driver.refuse_reentry(request.chain)
+        driver.gate.wait_for_room(request)
+        driver.submit_from_thread(request)
+        return future
+    if driver.held_back:
+        waiting = driver.statistics().waiting
+        raise Overloaded(f"{waiting} requests wait: await the call instead, or submit from a thread, which blocks")
+    driver.submit(request, driver.here())
+    return future
+
+
+def refuse_on_loop(what: str, instead: str) -> None:
+    """BlockingCallError if this is an event loop's thread."""
+    if on_loop():
+        raise BlockingCallError(f"{what} would block this event loop: {instead}")
