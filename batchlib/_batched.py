@@ -81,12 +81,17 @@ def worn(function: Any, signature: inspect.Signature | None) -> dict[str, Any]:
     return looks
 
 
+def by_name(function: Any) -> Any:
+    """What stands where the name of `function` leads; None if that is nowhere."""
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def reduce(face: Any, function: Any, given: Given) -> str | tuple[Any, ...]:
     """Pickles by name where that finds the object again; otherwise as its function and options, without its queue."""
-    found: Any = sys.modules.get(face.__module__)
-    for part in face.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return face.__qualname__ if found is face else (rebuild, (type(face), function, given))
+    return face.__qualname__ if by_name(face) is face else (rebuild, (type(face), function, given))
 
 
 def rebuild(kind: Any, function: Any, given: Given) -> Any:

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ._batched import Batched
+from ._batched import Batched, by_name
 from ._method import BatchedMethod
 from ._options import Given
 from ._typing import typed
@@ -114,5 +114,7 @@ def _decorate(function: Any, given: Given) -> Any:
 
 
 def _in_class_body(function: Any) -> bool:
+    """Whether this is a function of a class that is still being made: its name leads to it only afterwards."""
     outside, _, _ = getattr(function, "__qualname__", "").rpartition(".")
-    return inspect.isfunction(function) and bool(outside) and not outside.endswith("<locals>")
+    inside = inspect.isfunction(function) and bool(outside) and not outside.endswith("<locals>")
+    return inside and by_name(function) is not function

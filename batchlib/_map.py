@@ -158,7 +158,7 @@ class Results(Generic[R]):
 
 
 class _Leavable(AsyncIterator[R]):
-    """Ends its generator when it is dropped, so that `break` is enough: a loop would do so later, and trio warns of it."""
+    """Ends its generator when it is dropped, so that `break` is enough: a loop does so later, and trio warns."""
 
     def __init__(self, generator: AsyncGenerator[R, None]) -> None:
         self._generator = generator

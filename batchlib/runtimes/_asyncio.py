@@ -14,6 +14,7 @@ from .._context import enter
 from .._core._batch import Batch
 from .._core._request import Request
 from .._core._transitions import State
+from ._running import context, run_async, task_ended
 from ._threads import outcome_of
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class LoopChannel:
         if mine is not None:
             mine.handle = ticker
             enter(mine, driver.nested)
-            await driver.run_async(mine)
+            await run_async(driver, mine)
 
     def _lost(self, driver: weakref.ref[Driver], _: object) -> None:
         # Somebody cancelled all tasks of the loop, this one before it began; whoever stays still wants the tick.
@@ -118,8 +119,8 @@ class LoopChannel:
         if batch.done:
             return  # given up before this loop came to it
         # The batch is held by the core until it is done and holds its task: asyncio itself keeps only a weak reference.
-        batch.handle = task = self.loop.create_task(driver.run_async(batch), context=driver.context(batch))
-        task.add_done_callback(lambda _: driver.task_ended(batch))
+        batch.handle = task = self.loop.create_task(run_async(driver, batch), context=context(driver, batch))
+        task.add_done_callback(lambda _: task_ended(driver, batch))
         if batch.abandoned:
             batch.handle.cancel()
 

@@ -11,11 +11,10 @@ import math
 import sys
 import threading
 from collections.abc import Sequence
-from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .._context import AMBIENT, inside
+from .._context import AMBIENT
 from .._core._actions import SOON, Abandon, Action, Dispatch, Resolve, WakeAt
 from .._core._batch import Batch
 from .._core._batcher import Batcher
@@ -26,7 +25,7 @@ from .._core._statistics import Statistics
 from .._core._transitions import FINAL, State
 from ..errors import BatchContractError, ReentrantCallError
 from ..executors._errors import failures, in_slots
-from . import _lifecycle
+from . import _lifecycle, _running
 from ._calls import refuse_on_loop
 from ._channels import Channels
 from ._clock import SystemClock
@@ -64,7 +63,7 @@ class Driver:
 
     def __init__(self, policies: Policies, executor: Executor, options: DriverOptions) -> None:
         self._policies = policies
-        self._executor = executor
+        self.executor = executor
         self._options = options
         self.per_loop = executor.is_async  # a batch of an async function never mixes loops
         self._observers = Observers(options.name, options.version, options.hooks)
@@ -87,9 +86,9 @@ class Driver:
         self.channels = Channels()
         self._asked = False  # a worker has been asked to look, and has not yet done so
         self.nested = False  # some request came from inside a batch; most batchers never see one
-        self._workers = Workers(self._options.name)
-        self._private = PrivateLoop(self._options.name)
-        self._resources.hold(self._workers, self._private, clock)
+        self.workers = Workers(self._options.name)
+        self.private = PrivateLoop(self._options.name)
+        self._resources.hold(self.workers, self.private, clock)
 
     # ---- requests
 
@@ -98,7 +97,7 @@ class Driver:
         if request.chain:
             self.refuse_reentry(request.chain)
         if self.per_loop:
-            self._keep_apart(request, self._private)
+            self._keep_apart(request, self.private)
         with self.lock:
             now = request.arrival = self.now()
             actions = self.core.submit(request, now)
@@ -110,14 +109,14 @@ class Driver:
         if actions and actions is not SOON:
             self.perform(actions, None)
         elif self.per_loop and not actions:
-            self._reap()
+            _running.reap(self)
 
     def _ask_worker(self) -> None:
         """Lets a free worker take what waits. It closes the batch when it gets to it, and more may have come by then."""
         if not self._asked:
             self._asked = True
             try:
-                self._workers.put(self, None, self.core.max_concurrent_batches)
+                self.workers.put(self, None, self.core.max_concurrent_batches)
             except RuntimeError:  # no thread to be had: dispatching will say so to the callers
                 self._asked = False
                 self.wake()
@@ -127,7 +126,7 @@ class Driver:
         if request.chain:
             self.refuse_reentry(request.chain)
         if self.per_loop:
-            self._keep_apart(request, channel if request.channel is not THREADS else self._private)
+            self._keep_apart(request, channel if request.channel is not THREADS else self.private)
         with self.lock:
             now = request.arrival = self.now()
             actions = self.core.submit(request, now)
@@ -173,46 +172,11 @@ class Driver:
             actions = self.core.wake(self.now())
         return self.perform(actions, None, keep=WORKER)
 
-    def run(self, batch: Batch) -> Batch | None:
-        """Runs a plain batch in the present thread; gives the next one, if its end makes room for it."""
-        try:
-            outcomes = self.context(batch).run(self._executor.run, batch.requests)
-        except BaseException as error:
-            outcomes = failures(error, batch.size)
-        try:
-            return self._finish(batch, outcomes, keep=WORKER)
-        finally:
-            del outcomes  # the traceback of an error among them knows this frame
-
-    def context(self, batch: Batch) -> Context:
-        """A neutral context for running a batch."""
-        return inside(batch, self.nested)
-
-    async def run_async(self, batch: Batch) -> None:
-        """Runs an async batch in the present task, whose context is the batch's."""
-        requests = batch.requests
-        if not requests:
-            return  # given up in the meantime
-        interrupts = self._home(requests).interrupts
-        try:
-            outcomes = await self._executor.run_async(requests)
-        except BaseException as error:
-            self._finish(batch, failures(error, batch.size))
-            if isinstance(error, interrupts):  # for the loop as well; the callers have their errors
-                raise
-        else:
-            self._finish(batch, outcomes)
-            del outcomes  # as above
-
-    def task_ended(self, batch: Batch) -> None:
-        """A batch's asyncio task has ended; one that was cancelled before it began could not say so itself."""
-        if not batch.done:
-            never = sys.modules["asyncio"].CancelledError("its task was cancelled before it began")
-            self._finish(batch, failures(never, batch.size))
-
-    def _finish(self, batch: Batch, outcomes: Sequence[Any], *, keep: object = None) -> Batch | None:
-        if len(outcomes) != batch.size:
-            message = f"the executor must give one outcome per request: {batch.size}, not {len(outcomes)}"
+    def finish(self, batch: Batch, outcomes: Sequence[Any], *, worker: bool = False) -> Batch | None:
+        """A batch has ended. `worker`: the caller is a thread of the batcher, and gets the next batch, if there is one."""
+        count = len(outcomes) if isinstance(outcomes, Sequence) else type(outcomes).__name__
+        if count != batch.size:
+            message = f"the executor must give a sequence of one outcome per request: {batch.size}, not {count}"
             outcomes = failures(BatchContractError(message), batch.size)
         own = in_slots(outcomes)
         with self.lock:
@@ -221,7 +185,7 @@ class Driver:
         batch.handle = None
         if self._hooked:
             self._observers.batch_ended(batch, outcomes, now)
-        following = self.perform(actions, None, keep=keep)
+        following = self.perform(actions, None, keep=WORKER if worker else None)
         if self._closing and self.core.idle:
             self._resources.stop()
         return following
@@ -255,14 +219,15 @@ class Driver:
                     kept = action.batch
                     self._started(kept)
                 else:
-                    self._start_batch(action.batch)
+                    self._started(action.batch)
+                    _running.start(self, action.batch)
             elif isinstance(action, WakeAt):
                 if action.instant > -math.inf:
                     self._clock.call_at(action.instant, _lifecycle.Wake(self))
                 elif channel is not None:
                     channel.soon(self)
             elif isinstance(action, Abandon):
-                self._stop_batch(action.batch)
+                _running.stop(self, action.batch)
             else:
                 self._observers.report("a policy raised where no caller could be told", action.error)
         if self.gate.watchers:
@@ -285,43 +250,11 @@ class Driver:
         for channel, those in by_channel.items():
             channel.deliver(those)
 
-    def _start_batch(self, batch: Batch) -> None:
-        self._started(batch)
-        requests = batch.requests
-        if not requests:
-            return  # its last caller has left in the meantime
-        try:
-            if self.per_loop:
-                self._home(requests).start(self, batch)
-            else:
-                self._workers.put(self, batch, self.core.max_concurrent_batches)
-        except RuntimeError as error:  # no thread to be had, or the loop has been closed
-            self.fail(batch, error)
-
     def _started(self, batch: Batch) -> None:
         """The batch is about to run."""
         batch.batcher = self
         if self._hooked:
             self._observers.batch_started(batch)
-
-    def fail(self, batch: Batch, error: Exception) -> None:
-        """The batch could not be run, or not to its end."""
-        self._finish(batch, failures(error, batch.size))
-
-    def _stop_batch(self, batch: Batch) -> None:
-        requests = batch.requests
-        if not self.per_loop or not requests:
-            return
-        if batch.handle is None:  # its loop has not come to it, and may never, if it is being closed
-            self._finish(batch, [None] * batch.size)
-        else:
-            self._home(requests).stop(batch)
-
-    def _home(self, requests: Sequence[Request]) -> Channel:
-        """Where an async batch runs: its callers' loop, or the batcher's own for those in threads. A batch that has ended,
-        in whatever thread, has no requests any more: so its callers take them first."""
-        channel = requests[0].channel
-        return channel if channel.runs_batches else self._private.channel()
 
     # ---- places
 
@@ -329,18 +262,8 @@ class Driver:
         """The channel of the loop or run that the present code is in."""
         channel, new = self.channels.here()
         if new:
-            self._reap()
+            _running.reap(self)
         return channel
-
-    def _reap(self) -> None:
-        """Ends batches whose loop was closed under them: nobody else will, and they would keep their slot for ever."""
-        if not self.per_loop:
-            return
-        with self.lock:
-            running = [batch for batch in self.core.running_batches if batch.requests]
-        for batch in running:
-            if batch.requests and batch.requests[0].channel.closed:
-                self.fail(batch, RuntimeError("the event loop was closed while the batch ran"))
 
     # ---- end and evidence
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core._request import Request
 from .._core._transitions import State
+from ._running import run
 
 if TYPE_CHECKING:
     import asyncio
@@ -131,7 +132,7 @@ class Workers:
             if batch is None:
                 batch = driver.take()
             while batch is not None:
-                batch = driver.run(batch)
+                batch = run(driver, batch)
             with self._lock:
                 self._busy -= 1
             del work, driver, batch

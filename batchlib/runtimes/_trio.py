@@ -11,6 +11,7 @@ import trio
 
 from .._core._batch import Batch
 from .._core._request import Request
+from ._running import context, fail, run_async
 from ._threads import outcome_of
 
 if TYPE_CHECKING:
@@ -112,17 +113,17 @@ class TrioChannel:
         if batch.done:
             return  # given up before this run came to it
         batch.handle = scope = trio.CancelScope()
-        context = driver.context(batch)
+        batch_context = context(driver, batch)
         try:
-            trio.lowlevel.spawn_system_task(self._run, driver, batch, scope, name="batchlib", context=context)
+            trio.lowlevel.spawn_system_task(self._run, driver, batch, scope, name="batchlib", context=batch_context)
         except RuntimeError as error:  # the run is ending and takes no more tasks
-            driver.fail(batch, error)
+            fail(driver, batch, error)
 
     async def _run(self, driver: Driver, batch: Batch, scope: trio.CancelScope) -> None:
         # A system task that raised would crash the whole run, so nothing but trio's own cancellation leaves this one.
         with scope:
             try:
-                await driver.run_async(batch)
+                await run_async(driver, batch)
             except trio.Cancelled:
                 if trio.current_effective_deadline() == float("-inf"):
                     raise

@@ -65,6 +65,11 @@ class Held:
     def sizes(self) -> list[int]:
         return [len(batch) for batch in self.seen]
 
+    @property
+    def items(self) -> list[Any]:
+        """All that was seen."""
+        return [item for batch in self.seen for item in batch]
+
     def _plain(self, items: list[Any]) -> Any:
         self.seen.append(list(items))
         self.gate.wait()

@@ -297,4 +297,7 @@ if sys.version_info >= (3, 12):
     LOOPS.append("eager")
 EVERYWHERE = [*LOOPS, "threads", "futures", "mixed"]
 LEAVING = [*LOOPS, "futures", "mixed loops"]
-LEAVING_A_BATCH = [*LOOPS, "mixed loops"]  # a running batch's future is not cancelled: that is the standard library's rule
+LEAVING_A_BATCH = [
+    *LOOPS,
+    "mixed loops",
+]  # a running batch's future is not cancelled: that is the standard library's rule

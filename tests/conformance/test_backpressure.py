@@ -34,9 +34,7 @@ def full(runtime: Runtime, held: Held, function: Any, waiting: int) -> list[Call
 # ---- overflow
 
 
-def test_an_awaiting_or_blocking_caller_always_joins(
-    loop: LoopRuntime, kind: Kind, make: Make
-) -> None:
+def test_an_awaiting_or_blocking_caller_always_joins(loop: LoopRuntime, kind: Kind, make: Make) -> None:
     held = Held(kind)
     function = make(held, max_waiting=2)
     calls = full(loop, held, function, 10)

@@ -30,7 +30,12 @@ def as_user(name: str) -> Any:
 
 
 def test_one_entry_per_item_in_the_order_of_the_list(runtime: Runtime, make: Make) -> None:
-    held = Held("plain", lambda items: [(item, c.get(user), len(batch_context())) for item, c in zip(items, batch_context(), strict=True)])
+    held = Held(
+        "plain",
+        lambda items: [
+            (item, c.get(user), len(batch_context())) for item, c in zip(items, batch_context(), strict=True)
+        ],
+    )
     function = make(held)
     first = runtime.start(function, "alone")
     until(lambda: held.seen)
@@ -41,9 +46,7 @@ def test_one_entry_per_item_in_the_order_of_the_list(runtime: Runtime, make: Mak
     assert [call.result() for call in calls] == [(f"item of {name}", name, 3) for name in ("ann", "bob", "cy")]
 
 
-def test_it_is_a_sequence_of_what_requests_carry(
-    runtime: Runtime, kind: Kind, clock: VirtualClock, make: Make
-) -> None:
+def test_it_is_a_sequence_of_what_requests_carry(runtime: Runtime, kind: Kind, clock: VirtualClock, make: Make) -> None:
     contexts: list[BatchContext] = []
 
     def function(items: list[Any]) -> list[Any]:

@@ -8,9 +8,9 @@ import pytest
 import trio
 from support.until import until
 
-from batchlib import BatchStarted, batch_context
+from batchlib import BatchEnded, BatchStarted, RequestEnded, batch_context
 
-from .held import Held, Kind
+from .held import Gate, Held, Kind
 from .runtimes import Call, FuturesRuntime, Left, LoopRuntime, Runtime
 
 Make = Callable[..., Any]
@@ -33,7 +33,7 @@ def test_who_leaves_while_waiting_never_runs(leaving: Runtime, leaver: int, make
     stayed = [number for number in range(5) if number != leaver]
     assert [calls[number].result() for number in stayed] == stayed
     assert first.result() == -1
-    assert sorted(sum(held.seen, [])) == [-1, *stayed]
+    assert sorted(held.items) == [-1, *stayed]
 
 
 def test_who_leaves_while_waiting_for_an_async_function(leaving: Runtime, make: Make) -> None:
@@ -164,7 +164,7 @@ def test_an_async_function_may_finish_its_work_when_cancelled(loop: LoopRuntime,
     async def function(items: list[int]) -> list[int]:
         begun.append(items)
         try:
-            await (trio.sleep_forever() if trio.lowlevel.in_trio_task() else asyncio.Event().wait())
+            await Gate().wait_async()
         finally:
             cleaned.append(items)
         return items
@@ -185,7 +185,8 @@ def test_a_batch_that_is_left_before_its_task_begins_frees_its_slot(loop: LoopRu
         if isinstance(event, BatchStarted) and event.batch == 2:
             calls[1].cancel()
 
-    function = make(held, hooks=[leave_the_second])
+    events: list[Any] = []
+    function = make(held, hooks=[events.append, leave_the_second])
     calls.append(loop.start(function, 1))
     until(lambda: held.seen)
     calls.append(loop.start(function, 2))
@@ -196,6 +197,9 @@ def test_a_batch_that_is_left_before_its_task_begins_frees_its_slot(loop: LoopRu
         calls[1].result()
     until(lambda: function.statistics().running_batches == 0)
     assert loop.start(function, 3).result() == 3
+    until(lambda: function.statistics().running_batches == 0)
+    told = [(type(event), event.batch) for event in events if not isinstance(event, RequestEnded)]
+    assert sorted(told, key=str) == [(kind, number) for kind in (BatchEnded, BatchStarted) for number in (1, 2, 3)]
 
 
 def test_a_task_cancelled_in_the_tick_of_its_call_gets_no_result(loop: LoopRuntime, make: Make) -> None:

@@ -1,4 +1,4 @@
-"""`close` stops intake first, then ends what was accepted, in the way that it was told to; a second one does nothing."""
+"""`close` stops intake first, then ends what was accepted in the way it was told to; a second one does nothing."""
 
 import threading
 from collections.abc import Callable

@@ -19,7 +19,7 @@ JUST = 0.001
 
 
 def ended(clock: VirtualClock, call: Call) -> BaseException | None:
-    """What a call ended with. A wake-up may be asked for just after the clock has passed it: so the clock is asked again."""
+    """What a call ended with. A wake-up may be asked for when the clock has just passed it, so the clock is asked again."""
     until(lambda: clock.advance(0) or call.done)
     return call.error()
 
@@ -47,7 +47,7 @@ def test_one_that_waits_expires_on_time_while_the_executor_is_busy(
     assert (now.expired, now.cancelled) == (1, 0)
     held.gate.open()
     assert (first.result(), patient.result()) == (0, 2)
-    assert sorted(sum(held.seen, [])) == [0, 2]  # what has expired is never started
+    assert sorted(held.items) == [0, 2]  # what has expired is never started
 
 
 def test_one_that_runs_leaves_on_time_and_its_batch_goes_on(
@@ -58,7 +58,7 @@ def test_one_that_runs_leaves_on_time_and_its_batch_goes_on(
     calls = [runtime.start(function.options(timeout=timeout), timeout) for timeout in (5, None)]
     until(lambda: function.statistics().waiting == 2)
     clock.advance(1)
-    until(lambda: clock.advance(0) or len(sum(held.seen, [])) == 2)
+    until(lambda: clock.advance(0) or len(held.items) == 2)
     clock.advance_to(105 - JUST)
     assert function.statistics().expired == 0
     clock.advance(JUST)
@@ -137,9 +137,7 @@ def test_a_timeout_is_seconds_or_a_timedelta(timeout: Any, clock: VirtualClock, 
     assert function.options(timeout=timeout).call(1) == 107.0
 
 
-def test_deadlines_end_in_their_order_not_in_that_of_arrival(
-    runtime: Runtime, clock: VirtualClock, make: Make
-) -> None:
+def test_deadlines_end_in_their_order_not_in_that_of_arrival(runtime: Runtime, clock: VirtualClock, make: Make) -> None:
     held = Held("plain")
     function = make(held, clock=clock)
     runtime.start(function, -1)

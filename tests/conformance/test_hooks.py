@@ -22,7 +22,9 @@ def of_type(events: list[Any], kind: type) -> list[Any]:
     return [event for event in events if isinstance(event, kind)]
 
 
-def test_every_batch_and_request_leaves_its_event(runtime: Runtime, kind: Kind, clock: VirtualClock, make: Make) -> None:
+def test_every_batch_and_request_leaves_its_event(
+    runtime: Runtime, kind: Kind, clock: VirtualClock, make: Make
+) -> None:
     events: list[Any] = []
 
     def work(items: list[str]) -> list[Any]:

@@ -1,13 +1,12 @@
 """`map`: in order, within bounds, on every runtime, and nothing left behind when it is left early."""
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Any
 
+import anyio
 import pytest
-import trio
 from support.until import until
 
 from batchlib import BatchlibError, BlockingCallError, Closed
@@ -111,9 +110,7 @@ def test_errors_as_values_stand_in_their_places(mapping: Runtime, kind: Kind, ma
     assert all(isinstance(pairs[number], ValueError) == (number % 5 == 3) for number in pairs)
 
 
-def test_the_first_error_is_raised_in_its_place_and_cancels_the_rest(
-    mapping: Runtime, kind: Kind, make: Make
-) -> None:
+def test_the_first_error_is_raised_in_its_place_and_cancels_the_rest(mapping: Runtime, kind: Kind, make: Make) -> None:
     function = make(of_kind(kind, some_fail), max_batch_size=2)
     into: list[Any] = []
     pulled: list[Any] = []
@@ -250,7 +247,7 @@ def test_cancelling_the_task_that_iterates_cancels_what_waits(loop: LoopRuntime,
 
 async def asynchronous(items: Iterable[Any]) -> AsyncIterator[Any]:
     for item in items:
-        await (trio.lowlevel.checkpoint() if trio.lowlevel.in_trio_task() else asyncio.sleep(0))
+        await anyio.sleep(0)
         yield item
 
 

@@ -13,6 +13,7 @@ from batchlib.policies import CostLimit, Fifo, Greedy, MaxWaiting, SizeOrWait
 
 NAN, INF = math.nan, math.inf
 WHOLE = "must be a whole number >= 1"
+SECONDS = "a number of seconds >= 0, or None for no limit"
 
 
 def upper(texts: list[str]) -> list[str]:
@@ -34,10 +35,10 @@ WRONG = [
     *((option, value, WHOLE) for option in ("max_batch_size", "max_waiting", "max_concurrent_batches")
       for value in (0, -1, 2.0, NAN, INF, True, False, "8", [8])),
     *numbers("max_wait", none=False, zero=True, infinite=False, legal="finite number of seconds >= 0"),
-    *numbers("timeout", none=True, zero=True, infinite=True, legal="a number of seconds >= 0, or None for no limit"),
-    *numbers("max_execution_time", none=True, zero=True, infinite=True, legal="a number of seconds >= 0, or None for no limit"),
+    *numbers("timeout", none=True, zero=True, infinite=True, legal=SECONDS),
+    *numbers("max_execution_time", none=True, zero=True, infinite=True, legal=SECONDS),
     ("max_wait", timedelta(seconds=-1), "finite number of seconds >= 0"),
-    ("timeout", timedelta(seconds=-1), "a number of seconds >= 0, or None for no limit"),
+    ("timeout", timedelta(seconds=-1), SECONDS),
     *((option, value, "must be callable") for option in ("cost", "group_by", "collate") for value in (5, "len", [len])),
     *((option, value, "must be one of") for option, values in {
         "overflow": ("drop", "Wait", None, True), "on_error": ("raise", None), "oversize": ("split", None, 1),
@@ -118,7 +119,7 @@ def test_a_policy_checks_its_own_numbers(policy: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize(("limit", "overflow"), [(0, "wait"), (-1, "reject"), (NAN, "wait"), (5, "drop")])
 def test_admission_checks_its_own_numbers(limit: Any, overflow: Any) -> None:
-    with pytest.raises(ValueError, match="max_waiting must be a whole number >= 1|overflow must be"):
+    with pytest.raises(ValueError, match=r"max_waiting must be a whole number >= 1|overflow must be"):
         MaxWaiting(limit, overflow)
 
 

@@ -1,4 +1,4 @@
-"""Positional parameters are batched, keyword-only ones are settings, and requests share a batch only if settings agree."""
+"""Positional parameters are batched, keyword-only ones are settings; only equal settings share a batch."""
 
 import functools
 from collections.abc import Callable, Hashable, Iterator
@@ -9,7 +9,6 @@ from support import Held
 from support.until import until
 
 from batchlib import batched
-
 
 Submit = Callable[[Any], Any]
 Backlog = Callable[..., list[Any]]
@@ -88,7 +87,7 @@ def test_a_default_said_equals_one_left_out(backlog: Backlog) -> None:
 def test_an_unhashable_setting_is_a_type_error_at_the_call(value: Any) -> None:
     note = Note()
     with batched(note) as function:
-        with pytest.raises(TypeError, match="the setting 'setting' must be hashable.*share a batch.*Pass a tuple"):
+        with pytest.raises(TypeError, match=r"the setting 'setting' must be hashable.*share a batch.*Pass a tuple"):
             function.call(1, setting=value)
         with pytest.raises(TypeError, match="must be hashable"):
             function(1, setting=value)
@@ -100,7 +99,7 @@ def test_an_unhashable_default_is_a_type_error_at_decoration() -> None:
     def wrong(items: list[int], *, setting: Any = []) -> list[int]:  # noqa: B006
         return items
 
-    with pytest.raises(TypeError, match="the setting 'setting' must be hashable"):
+    with pytest.raises(TypeError, match=r"the setting 'setting' must be hashable"):
         batched(wrong)
 
 
@@ -110,7 +109,7 @@ def test_a_setting_without_a_default_must_be_given() -> None:
 
     with batched(scale) as function:
         assert function.call(4, by=2) == 8
-        with pytest.raises(TypeError, match="missing a required argument: 'by'|missing a required"):
+        with pytest.raises(TypeError, match=r"missing a required .*by"):
             function.call(4)
 
 
@@ -134,7 +133,9 @@ def test_group_by_gets_all_batched_arguments(backlog: Backlog) -> None:
         batches.append((xs, ys, setting))
         return xs
 
-    calls = [lambda f, x=x, y=y, s=s: f.submit(x, y, setting=s) for x, y, s in [(1, 2, 0), (2, 1, 0), (5, 5, 0), (3, 0, 1)]]
+    calls = [
+        lambda f, x=x, y=y, s=s: f.submit(x, y, setting=s) for x, y, s in [(1, 2, 0), (2, 1, 0), (5, 5, 0), (3, 0, 1)]
+    ]
     backlog(note, calls, group_by=lambda x, y: x + y)
     assert batches == [([1, 2], [2, 1], 0), ([5], [5], 0), ([3], [0], 1)]
 
@@ -221,7 +222,7 @@ def test_cost_gets_the_defaults_too() -> None:
     with batched(add, cost=lambda a, b: costs.append((a, b)) or 1) as function:
         function.call(1)
         function.call(b=3, a=2)
-    assert costs in ([(1, 10), (2, 3)], [(1,), (2, 3)])
+    assert costs == [(1, 10), (2, 3)]
 
 
 def test_collate_makes_what_the_function_gets() -> None:
@@ -246,7 +247,17 @@ def test_what_collate_raises_fails_its_batch() -> None:
         assert function.statistics().failed == 1
 
 
-@pytest.mark.parametrize(("cost", "error"), [(-1, ValueError), (float("inf"), ValueError), (float("nan"), ValueError), ("5", TypeError), (None, TypeError), (True, TypeError)])
+@pytest.mark.parametrize(
+    ("cost", "error"),
+    [
+        (-1, ValueError),
+        (float("inf"), ValueError),
+        (float("nan"), ValueError),
+        ("5", TypeError),
+        (None, TypeError),
+        (True, TypeError),
+    ],
+)
 def test_a_cost_that_is_no_number_is_its_callers_error(cost: Any, error: type[Exception]) -> None:
     with batched(lambda items: items, cost=lambda item: cost if item == 1 else 1) as function:
         with pytest.raises(error, match="cost must be a"):

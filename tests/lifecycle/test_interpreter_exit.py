@@ -41,7 +41,10 @@ ENDS = {
     "running async": "f = batched(for_ever); f.submit(1); started.wait()",
     "blocked daemon": """
     f = batched(same, max_batch_size=2, max_wait=60)
-    threading.Thread(target=f.call, args=(1,), daemon=True).start()
+    def call():
+        try: f.call(1)
+        except Exception: pass
+    threading.Thread(target=call, daemon=True).start()
     while not f.statistics().waiting: pass
     """,
     "left by asyncio": """

@@ -1,0 +1,112 @@
+"""Where batches run: a plain one in a worker thread, an async one in a task on its callers' loop.
+
+Whatever happens to a batch between its start and its end, it ends in `Driver.finish`: that is what frees its place and
+answers its callers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextvars import Context
+from typing import TYPE_CHECKING
+
+from .._context import inside
+from .._core._batch import Batch
+from .._core._request import Request
+from ..executors._errors import failures
+
+if TYPE_CHECKING:
+    from ._channels import Channel
+    from ._driver import Driver
+
+
+def start(driver: Driver, batch: Batch) -> None:
+    """Sends a batch to where it runs."""
+    requests = batch.requests
+    if not requests:
+        return  # its last caller has left in the meantime
+    try:
+        if driver.per_loop:
+            _home(driver, requests).start(driver, batch)
+        else:
+            driver.workers.put(driver, batch, driver.core.max_concurrent_batches)
+    except RuntimeError as error:  # no thread to be had, or the loop has been closed
+        fail(driver, batch, error)
+
+
+def stop(driver: Driver, batch: Batch) -> None:
+    """Every caller has left: cancels an async batch. A plain one cannot be stopped, and finds out if it asks."""
+    requests = batch.requests
+    if not driver.per_loop or not requests:
+        return
+    if batch.handle is None:  # its loop has not come to it, and may never, if it is being closed
+        driver.finish(batch, [None] * batch.size)
+    else:
+        _home(driver, requests).stop(batch)
+
+
+def fail(driver: Driver, batch: Batch, error: BaseException) -> None:
+    """The batch could not be run, or not to its end."""
+    driver.finish(batch, failures(error, batch.size))
+
+
+def run(driver: Driver, batch: Batch) -> Batch | None:
+    """Runs a plain batch in the present thread; gives the next one, if its end makes room for it."""
+    try:
+        outcomes = context(driver, batch).run(driver.executor.run, batch.requests)
+    except BaseException as error:
+        outcomes = failures(error, batch.size)
+    try:
+        return driver.finish(batch, outcomes, worker=True)
+    finally:
+        del outcomes  # the traceback of an error among them knows this frame
+
+
+async def run_async(driver: Driver, batch: Batch) -> None:
+    """Runs an async batch in the present task, whose context is the batch's."""
+    requests = batch.requests
+    if not requests:
+        return  # given up in the meantime
+    interrupts = _home(driver, requests).interrupts
+    try:
+        outcomes = await driver.executor.run_async(requests)
+    except BaseException as error:
+        fail(driver, batch, error)
+        if isinstance(error, interrupts):  # for the loop as well; the callers have their errors
+            raise
+    else:
+        driver.finish(batch, outcomes)
+        del outcomes  # as above
+
+
+def task_ended(driver: Driver, batch: Batch) -> None:
+    """A batch's asyncio task has ended; one that was cancelled before it began could not say so itself."""
+    if not batch.done:
+        fail(driver, batch, sys.modules["asyncio"].CancelledError("its task was cancelled before it began"))
+
+
+def reap(driver: Driver) -> None:
+    """Ends batches whose loop was closed under them: nobody else will, and they would keep their place for ever."""
+    if not driver.per_loop:
+        return
+    with driver.lock:
+        running = driver.core.running_batches
+    for batch in running:
+        requests = batch.requests
+        if requests and requests[0].channel.closed:
+            fail(driver, batch, RuntimeError("the event loop was closed while the batch ran"))
+
+
+def context(driver: Driver, batch: Batch) -> Context:
+    """A neutral context for running a batch."""
+    return inside(batch, driver.nested)
+
+
+def _home(driver: Driver, requests: Sequence[Request]) -> Channel:
+    """Where an async batch runs: its callers' loop, or the batcher's own for those in threads.
+
+    A batch that has ended, in whatever thread, has no requests any more: so whoever asks has taken them first.
+    """
+    channel: Channel = requests[0].channel
+    return channel if channel.runs_batches else driver.private.channel()

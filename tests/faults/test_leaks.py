@@ -1,0 +1,214 @@
+"""After thousands of calls there is nothing more than before: no thread, task, descriptor, object or reference."""
+
+import asyncio
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from support.callers import KINDS, starter
+from support.until import until
+
+from batchlib import batched
+
+ROUNDS = 20
+SIZE = 100  # calls per round
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+class Item:
+    """An item, or a result, that can be watched; it is refused or raises if it wants."""
+
+    def __init__(self, kind: str = "good") -> None:
+        self.kind = kind
+
+
+def work(items: list[Item]) -> list[Any]:
+    if any(item.kind == "raises" for item in items):
+        raise ValueError("the batch")
+    return [KeyError("the item") if item.kind == "refused" else Item() for item in items]
+
+
+async def work_async(items: list[Item]) -> list[Any]:
+    return work(items)
+
+
+FUNCTIONS = pytest.mark.parametrize("function", [work, work_async])
+
+
+def kind_of(number: int) -> str:
+    return ("good", "good", "refused", "good", "raises")[number % 5]
+
+
+def threads_round(f: Any) -> None:
+    futures = [f.submit(Item(kind_of(number))) for number in range(SIZE)]
+    for number, future in enumerate(futures):
+        if number % 7 == 0:
+            future.cancel()
+        with suppress(BaseException):
+            future.result()
+    for number in range(10):
+        with suppress(Exception):
+            f.options(timeout=[None, 0.0, 60][number % 3]).call(Item(kind_of(number)))
+    for _ in f.map([Item() for _ in range(20)]):
+        pass
+
+
+async def call(f: Any, number: int) -> None:
+    with suppress(Exception):
+        await f.options(timeout=[None, 0.0, 60][number % 3])(Item(kind_of(number)))
+
+
+async def asyncio_round(f: Any) -> None:
+    tasks = [asyncio.create_task(call(f, number)) for number in range(SIZE)]
+    await asyncio.sleep(0)
+    for task in tasks[::7]:
+        task.cancel()
+    await asyncio.wait(tasks)
+    async for _ in f.map([Item() for _ in range(20)]):
+        pass
+    assert asyncio.all_tasks() - {asyncio.current_task()} == set() or f.statistics().running_batches
+
+
+async def trio_round(f: Any) -> None:
+    async with trio.open_nursery() as nursery:
+        for number in range(SIZE):
+            nursery.start_soon(call, f, number)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            for number in range(SIZE):
+                nursery.start_soon(call, f, number)
+            await trio.sleep(0)
+            scope.cancel()
+
+
+ROUND: dict[str, Callable[[Any], Any]] = {
+    "threads": threads_round,
+    "asyncio": lambda f: asyncio.run(asyncio_round(f)),
+    "trio": lambda f: trio.run(trio_round, f),
+}
+
+
+def objects(kind: type) -> int:
+    return sum(type(found) is kind for found in gc.get_objects())
+
+
+@FUNCTIONS
+@pytest.mark.parametrize("kind", list(ROUND))
+def test_thousands_of_calls_leave_nothing_behind(kind: str, function: Any) -> None:
+    f = batched(function, max_batch_size=16, max_concurrent_batches=2)
+    ROUND[kind](f)
+    ROUND[kind](f)
+    threads = threading.active_count()
+    descriptors = len(os.listdir(DESCRIPTORS)) if DESCRIPTORS.exists() else 0
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(ROUNDS):
+        ROUND[kind](f)
+    until(lambda: f.statistics().running_batches == 0)
+    assert threading.active_count() <= threads + 2  # as many workers as there may be batches
+    if descriptors:
+        assert len(os.listdir(DESCRIPTORS)) <= descriptors
+    gc.collect()
+    assert len(gc.get_objects()) - before < SIZE * ROUNDS // 4
+    f.close()
+    gc.collect()
+    assert objects(Item) == 0
+
+
+@FUNCTIONS
+@pytest.mark.parametrize("timeout", [None, 60])
+@pytest.mark.parametrize("ending", ["good", "refused", "raises"])
+@pytest.mark.parametrize("caller", KINDS)
+def test_items_results_and_contexts_go_without_a_collection(
+    caller: str, ending: str, timeout: float | None, function: Any
+) -> None:
+    """As soon as the caller has let go: an item may be the better part of a device's memory."""
+    variable: ContextVar[Any] = ContextVar("variable")
+    f = batched(function, max_batch_size=1)
+    watched: list[weakref.ref[Any]] = []
+
+    async def called(item: Item) -> Any:
+        return await g(item)
+
+    def use(start: Any) -> None:
+        item, value = Item(ending), Item()
+        variable.set(value)
+        watched.extend([weakref.ref(item), weakref.ref(value)])
+        future = start(g, item)
+        error = future.exception()
+        watched.append(weakref.ref(error if error is not None else future.result()))
+        variable.set(None)
+        del error
+
+    g = f.options(timeout=timeout)
+    with ExitStack() as stack:
+        start = starter(caller, stack)
+        gc.collect()
+        gc.disable()
+        try:
+            use(start)
+            if caller not in {"thread", "future"}:
+                stack.close()  # anyio's portal remembers its last call
+            until(lambda: all(reference() is None for reference in watched))
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize("timeout", [1000.0, 2000.0])
+def test_deadlines_that_never_come_keep_few_requests(timeout: float) -> None:
+    """Most requests end long before their deadline; what is remembered follows those in flight."""
+    f = batched(lambda items: [None for _ in items], max_batch_size=16, timeout=timeout)
+    items = [Item() for _ in range(2000)]
+    watched = [weakref.ref(item) for item in items]
+    for item in items:
+        f.call(item)
+    del items, item
+    gc.collect()
+    assert sum(reference() is not None for reference in watched) < 100
+
+
+def test_groups_tenants_and_settings_leave_no_state() -> None:
+    f = batched(lambda items, *, setting: items, group_by=lambda item: item)
+    f.call(0, setting=0)
+    gc.collect()
+    before = len(gc.get_objects())
+    for number in range(2000):
+        assert f.options(tenant=f"tenant {number}").call(number, setting=number) == number
+    assert f.statistics().groups == 0
+    gc.collect()
+    assert len(gc.get_objects()) - before < 200
+
+
+def test_thousands_of_functions_leave_no_thread() -> None:
+    before = threading.active_count()
+    for number in range(300):
+        f = batched(lambda items: items)
+        assert f.call(number) == number
+        del f
+    until(lambda: threading.active_count() <= before)
+
+
+def test_thousands_of_instances_leave_nothing() -> None:
+    class Model:
+        @batched
+        def run(self, items: list[int]) -> list[int]:
+            return items
+
+    before = threading.active_count()
+    watched = []
+    for number in range(300):
+        model = Model()
+        watched.append(weakref.ref(model))
+        assert model.run.call(number) == number
+        del model
+    until(lambda: all(reference() is None for reference in watched))
+    until(lambda: threading.active_count() <= before)
+    assert Model.run._table == {}
