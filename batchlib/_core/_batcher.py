@@ -17,17 +17,13 @@ from ._actions import NOTHING, SOON, Abandon, Action, Dispatch, Report, Resolve,
 from ._batch import Batch
 from ._deadlines import Deadlines
 from ._groups import Groups, WaitingGroup
-from ._policies import Policies, PolicyStates, optional
-from ._protocols import Admission, Decision
+from ._policies import Policies, PolicyStates, Refusal, optional
+from ._protocols import Decision
 from ._request import Request
 from ._statistics import Books, Statistics
 from ._transitions import TRANSITIONS, Event, State, after
 
-# The hot loops assign these; they are looked up in the table so that the table stays the only truth.
-_ADMITTED = TRANSITIONS[State.NEW, Event.ADMIT]
-_DISPATCHED = TRANSITIONS[State.WAITING, Event.DISPATCH]
-_COMPLETED = TRANSITIONS[State.RUNNING, Event.COMPLETE]
-_FAILED = TRANSITIONS[State.RUNNING, Event.FAIL]
+_ADMITTED = TRANSITIONS[State.NEW, Event.ADMIT]  # for the hot path; looked up so that the table stays the only truth
 
 
 class Batcher:
@@ -49,7 +45,7 @@ class Batcher:
         self._books = Books()
         self._sequence = 0
         self._armed = math.inf  # the earliest instant for which a WakeAt is out
-        self._closed = self._draining = False
+        self.closed = self._draining = False  # closed: takes no more requests
         self._guarded = self._states.can_refuse
 
     @property
@@ -66,11 +62,6 @@ class Batcher:
         return not self.waiting and not self._batches
 
     @property
-    def closed(self) -> bool:
-        """Whether it takes no more requests."""
-        return self._closed
-
-    @property
     def held_back(self) -> bool:
         """Whether those who run ahead of their results should pause."""
         return any(holds_back(self) for holds_back in self._states.holds_back)
@@ -82,9 +73,9 @@ class Batcher:
         self._books.submitted += 1
         self._sequence = request.sequence = self._sequence + 1
         if self._guarded:
-            refused = self._ask(request, now)
-            if refused is not None:
-                return refused
+            refusal = self._refusal(request, now)
+            if refusal is not None:
+                return self._refuse(request, refusal)
         group = self._groups.by_key.get(request.group)
         request.state = _ADMITTED
         try:
@@ -94,7 +85,7 @@ class Batcher:
             if group.alert or not group.waiting:
                 self._groups.touch(group)
         except Exception as error:  # a user's ordering policy: its failure is its caller's
-            return self._refuse(request, error, self._states.ordering, self._states.admissions)
+            return self._refuse(request, Refusal(error, self._states.ordering, self._states.admissions))
         group.waiting += 1
         self.waiting += 1
         free = len(self._batches) < self.max_concurrent_batches
@@ -105,12 +96,10 @@ class Batcher:
 
     def cancel(self, request: Request, now: float) -> Sequence[Action]:
         """The caller has left. Waiting: taken out. Running: its batch goes on without it. Ended: nothing."""
-        state = request.state
-        if state is State.WAITING:
-            self._leave_waiting(request, Event.CANCEL, None)
-            return NOTHING
-        if state is State.RUNNING:
+        if request.state is State.RUNNING:
             return self._leave_running(request, Event.CANCEL, None)
+        if request.state is State.WAITING:
+            self._leave_waiting(request, Event.CANCEL, None)
         return NOTHING
 
     def wake(self, now: float) -> Sequence[Action]:
@@ -126,53 +115,28 @@ class Batcher:
         """
         if batch.done:
             return NOTHING
-        batch.done = True
         del self._batches[batch.number]
-        if clean and batch.live == batch.size:
-            resolved = self._complete(batch, outcomes)
-        else:
-            resolved = self._end(batch, outcomes)
-        self._books.execution_time += now - batch.started
-        self.running -= len(resolved)
-        batch.live = 0
         states = self._states
         if states.observers:
             states.told(states.observers, batch, now - batch.started)
+        resolved = batch.end(outcomes, clean)
+        self._books.finished(resolved, clean, now - batch.started)
+        self.running -= len(resolved)
         if states.on_ended:
             for request in resolved:
                 states.told(states.on_ended, request)
-        batch.requests = []  # a request knows its batch; the other direction would make a cycle
         actions: list[Action] = [Resolve(resolved)] if resolved else []
         # Deadlines have their own wake-ups; looking here as well keeps an expired request from being dispatched.
         if self.waiting or self._deadlines.heap or states.reports:
             self._advance(now, actions)
         return actions
 
-    def _complete(self, batch: Batch, outcomes: Sequence[Any]) -> list[Request]:
-        """The usual end, in the shortest loop: all callers are there and all get results."""
-        for request, outcome in zip(batch.requests, outcomes, strict=True):
-            request.state = _COMPLETED
-            request.outcome = outcome
-        self._books.ended[_COMPLETED] += batch.size
-        return batch.requests
-
-    def _end(self, batch: Batch, outcomes: Sequence[Any]) -> list[Request]:
-        """Any other end; gives those whose callers are still there."""
-        resolved = []
-        for request, outcome in zip(batch.requests, outcomes, strict=True):
-            if request.state is _DISPATCHED:
-                request.state = _FAILED if isinstance(outcome, BaseException) else _COMPLETED
-                request.outcome = outcome
-                self._books.ended[request.state] += 1
-                resolved.append(request)
-        return resolved
-
     def close(self, now: float, *, drain: bool, running: bool = False) -> Sequence[Action]:
         """Takes no more requests. `drain`: what waits is dispatched; otherwise it ends with Closed.
 
         `running`: callers of running batches get Closed too (the batches cannot be stopped, but nobody waits).
         """
-        self._closed = self._guarded = True
+        self.closed = self._guarded = True
         actions: list[Action] = []
         if drain:
             self._draining = True
@@ -195,10 +159,10 @@ class Batcher:
         fewer_fit = self._states.configure(policies)
         self.max_concurrent_batches = policies.max_concurrent_batches
         if fewer_fit:
-            errors = {request: self._too_large(request) for request in self._groups.everyone()}
+            errors = {request: self._states.too_large(request) for request in self._groups.everyone()}
             gone = {request: error for request, error in errors.items() if error is not None}
             self._give_up(gone, Event.REFUSE, gone.__getitem__, actions)
-        self._guarded = self._closed or self._states.can_refuse
+        self._guarded = self.closed or self._states.can_refuse
         self._groups.rouse_all()
         self._advance(now, actions)
         return actions
@@ -218,52 +182,24 @@ class Batcher:
 
     # ---- admission
 
-    def _ask(self, request: Request, now: float) -> Sequence[Action] | None:
-        """What follows from a refusal, or None if the request may join."""
-        if self._closed:
-            return self._refuse(request, refusals.closed_for_new(self.waiting), self)
-        if not self._limits.oversize_alone:
-            too_large = self._too_large(request)
-            if too_large is not None:
-                return self._refuse(request, too_large, self._limits)
-        refusers = self._states.refusers
-        for place, admission in enumerate(refusers):
-            refusal: Exception | None
-            try:
-                refusal = admission.admit(request, self, now)
-            except Exception as error:  # a user's policy: its failure is its caller's
-                refusal = error
-            if refusal is not None:
-                self._estimate(refusal)
-                return self._refuse(request, refusal, admission, refusers[:place])
-        return None
+    def _refusal(self, request: Request, now: float) -> Refusal | None:
+        if self.closed:
+            return Refusal(refusals.closed_for_new(self.waiting), self, ())
+        refusal = self._states.refusal(request, self, now)
+        if refusal is not None and isinstance(refusal.error, Overloaded) and refusal.error.retry_after is None:
+            ahead = math.ceil(self.waiting / self.max_batch_size) / self.max_concurrent_batches
+            refusal.error.retry_after = self._books.time_for(max(1.0, ahead), running=len(self._batches))
+        return refusal
 
-    def _too_large(self, request: Request) -> Exception | None:
-        try:
-            excess = self._limits.exceeds(request)
-        except Exception as error:  # a user's limit: its failure is its caller's
-            return error
-        return None if excess is None else refusals.too_large(*excess)
-
-    def _refuse(
-        self, request: Request, error: Exception, by: object, admitted: Sequence[Admission] = ()
-    ) -> Sequence[Action]:
-        """`admitted`: the admission policies that had said yes, and may have counted it in."""
+    def _refuse(self, request: Request, refusal: Refusal) -> Sequence[Action]:
         request.state = after(State.NEW, Event.REFUSE)
-        request.outcome = refusals.deliverable(error, by)
+        request.outcome = refusals.deliverable(refusal.error, refusal.by)
         self._books.ended[request.state] += 1
-        self._states.told(optional(admitted, "ended"), request)
+        self._states.told(optional(refusal.admitted, "ended"), request)  # they may have counted it in
         group = self._groups.by_key.get(request.group)
         if group is not None and not group.waiting:
             self._groups.forget(group)  # its queue may hold what was refused, so it is no spare
         return (Resolve((request,)),)
-
-    def _estimate(self, refusal: Exception) -> None:
-        """How long the present queue will take, going by the mean batch so far."""
-        ended = self._books.batches - len(self._batches)
-        if isinstance(refusal, Overloaded) and refusal.retry_after is None and ended:
-            batches_ahead = math.ceil(self.waiting / self.max_batch_size) / self.max_concurrent_batches
-            refusal.retry_after = self._books.execution_time / ended * max(1.0, batches_ahead)
 
     # ---- leaving without a result
 
@@ -336,7 +272,7 @@ class Batcher:
         if groups.asleep.entries:
             groups.rouse(now)
         while (group := groups.pick()) is not None:
-            decision = self._decide(group, now)
+            decision = self._states.decide(group, now, self._draining)
             if isinstance(decision, BatchFailed):
                 self._fail_next(group, decision, actions)
             else:
@@ -352,21 +288,6 @@ class Batcher:
             if group.waiting:
                 groups.ready(group)
         return None
-
-    def _decide(self, group: WaitingGroup, now: float) -> Decision | BatchFailed:
-        """The policy's decision, or why it is none."""
-        dispatcher, cause = self._states.dispatcher, None
-        try:
-            if self._draining:
-                decision = Decision(group.fill().requests, reason="drain")
-            else:
-                decision = dispatcher.decide(group, now)
-            if group.can_follow(decision, now):
-                return decision
-            problem = f"decided what cannot be done now (t={now:g}): {decision!r}"
-        except Exception as error:
-            problem, cause = f"raised {type(error).__name__}: {error}", error
-        return refusals.policy_fault(dispatcher, problem, cause)
 
     def _fail_next(self, group: WaitingGroup, fault: BatchFailed, actions: list[Action]) -> None:
         """A policy failed: those who would have been next get the error, so that it cannot strand anybody."""
@@ -384,16 +305,8 @@ class Batcher:
         reason = "oversize" if group.oversize else str(decision.reason) or "policy"
         batch = Batch(number, group.key, requests, reason, now)
         batch.fill = batch.size / self._limits.max_batch_size
-        queue_delay, longest = 0.0, 0.0
-        for request in requests:
-            request.state = _DISPATCHED
-            request.batch = batch
-            delay = now - request.arrival
-            queue_delay += delay
-            if delay > longest:
-                longest = delay
         self._batches[number] = batch
-        self._books.dispatched(batch, queue_delay, longest)
+        self._books.dispatched(batch)
         self.waiting -= batch.size
         self.running += batch.size
         group.waiting -= batch.size
@@ -435,5 +348,5 @@ class Batcher:
             running=self.running,
             waiting_since=[group.oldest_arrival for group in self._groups.by_key.values()],
             running_since=[batch.started for batch in self._batches.values()],
-            closed=self._closed,
+            closed=self.closed,
         )

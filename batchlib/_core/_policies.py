@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
-from ._groups import Limits
-from ._protocols import AdmissionPolicy, DispatchPolicy, Limit, OrderingPolicy
+from ..errors import BatchFailed
+from . import _refusals as refusals
+from ._groups import Limits, WaitingGroup
+from ._protocols import Admission, AdmissionPolicy, Decision, DispatchPolicy, Limit, OrderingPolicy, WaitingRoom
+from ._request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,14 @@ class Policies:
     max_batch_size: int
     max_concurrent_batches: int
     oversize_alone: bool = False
+
+
+class Refusal(NamedTuple):
+    """Why a request may not join, by whom, and which admission policies had said yes before."""
+
+    error: Exception
+    by: object
+    admitted: Sequence[Admission]
 
 
 class PolicyStates:
@@ -65,6 +76,45 @@ class PolicyStates:
         self.limits.max_batch_size = policies.max_batch_size
         self._look_up()
         return policies.limits != old.limits and not policies.oversize_alone
+
+    def refusal(self, request: Request, room: WaitingRoom, now: float) -> Refusal | None:
+        """Why the request may not join; None if it may. A policy that raises fails its caller with what it raised."""
+        if not self.limits.oversize_alone:
+            too_large = self.too_large(request)
+            if too_large is not None:
+                return Refusal(too_large, self.limits, ())
+        for place, admission in enumerate(self.refusers):
+            error: Exception | None
+            try:
+                error = admission.admit(request, room, now)
+            except Exception as raised:
+                error = raised
+            if error is not None:
+                return Refusal(error, admission, self.refusers[:place])
+        return None
+
+    def too_large(self, request: Request) -> Exception | None:
+        """Why no batch can ever hold the request; None if one can."""
+        try:
+            excess = self.limits.exceeds(request)
+        except Exception as error:  # a user's limit: its failure is its caller's
+            return error
+        return None if excess is None else refusals.too_large(*excess)
+
+    def decide(self, group: WaitingGroup, now: float, draining: bool) -> Decision | BatchFailed:
+        """The dispatch policy's decision, or why it is none."""
+        cause: Exception | None = None
+        try:
+            if draining:
+                decision = Decision(group.fill().requests, reason="drain")
+            else:
+                decision = self.dispatcher.decide(group, now)
+            if group.can_follow(decision, now):
+                return decision
+            problem = f"decided what cannot be done now (t={now:g}): {decision!r}"
+        except Exception as error:
+            problem, cause = f"raised {type(error).__name__}: {error}", error
+        return refusals.policy_fault(self.dispatcher, problem, cause)
 
     def told(self, methods: Iterable[Callable[..., Any]], *args: object) -> None:
         for method in methods:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ._batch import Batch
+from ._request import Request
 from ._transitions import State
 
 
@@ -73,15 +74,27 @@ class Books:
         self.execution_time = 0.0
         self.reasons: dict[str, int] = {}
 
-    def dispatched(self, batch: Batch, queue_delay: float, longest: float) -> None:
-        """`queue_delay`: of its requests, added up; `longest`: the longest of them."""
+    def dispatched(self, batch: Batch) -> None:
         self.batches += 1
         self.size += batch.size
         self.fill += batch.fill
         self.reasons[batch.reason] = self.reasons.get(batch.reason, 0) + 1
-        self.queue_delay += queue_delay
-        if longest > self.max_queue_delay:
-            self.max_queue_delay = longest
+        self.queue_delay += batch.queue_delay
+        self.max_queue_delay = max(self.max_queue_delay, batch.longest_delay)
+
+    def finished(self, requests: Sequence[Request], clean: bool, execution_time: float) -> None:
+        """`requests`: those whose callers were still there. `clean`: none of them failed."""
+        self.execution_time += execution_time
+        if clean:
+            self.ended[State.COMPLETED] += len(requests)
+        else:
+            for request in requests:
+                self.ended[request.state] += 1
+
+    def time_for(self, batches: float, running: int) -> float | None:
+        """How long so many batches will take, going by the mean so far; None before the first has ended."""
+        ended = self.batches - running
+        return self.execution_time / ended * batches if ended else None
 
     def snapshot(
         self,

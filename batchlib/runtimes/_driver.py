@@ -174,7 +174,7 @@ class Driver:
 
     def finish(self, batch: Batch, outcomes: Sequence[Any], *, worker: bool = False) -> Batch | None:
         """A batch has ended. `worker`: the caller is a thread of the batcher, and gets the next batch, if there is one."""
-        count = len(outcomes) if isinstance(outcomes, Sequence) else type(outcomes).__name__
+        count: object = len(outcomes) if hasattr(outcomes, "__len__") else type(outcomes).__name__
         if count != batch.size:
             message = f"the executor must give a sequence of one outcome per request: {batch.size}, not {count}"
             outcomes = failures(BatchContractError(message), batch.size)

@@ -19,7 +19,7 @@ JUST = 0.001
 
 
 def ended(clock: VirtualClock, call: Call) -> BaseException | None:
-    """What a call ended with. A wake-up may be asked for when the clock has just passed it, so the clock is asked again."""
+    """What a call ended with. A wake-up may be asked for when the clock has just passed it, so it is asked again."""
     until(lambda: clock.advance(0) or call.done)
     return call.error()
 

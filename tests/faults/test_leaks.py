@@ -23,6 +23,10 @@ SIZE = 100  # calls per round
 DESCRIPTORS = Path("/proc/self/fd")
 
 
+class Refused(Exception):
+    """Unlike the built-in ones, it can be watched."""
+
+
 class Item:
     """An item, or a result, that can be watched; it is refused or raises if it wants."""
 
@@ -32,8 +36,8 @@ class Item:
 
 def work(items: list[Item]) -> list[Any]:
     if any(item.kind == "raises" for item in items):
-        raise ValueError("the batch")
-    return [KeyError("the item") if item.kind == "refused" else Item() for item in items]
+        raise Refused("the batch")
+    return [Refused("the item") if item.kind == "refused" else Item() for item in items]
 
 
 async def work_async(items: list[Item]) -> list[Any]:
