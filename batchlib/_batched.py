@@ -81,17 +81,18 @@ def worn(function: Any, signature: inspect.Signature | None) -> dict[str, Any]:
     return looks
 
 
-def by_name(function: Any) -> Any:
-    """What stands where the name of `function` leads; None if that is nowhere."""
-    found: Any = sys.modules.get(function.__module__)
-    for part in function.__qualname__.split("."):
+def by_name(module: str, qualname: str) -> Any:
+    """What a name leads to; None if it leads nowhere."""
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
         found = getattr(found, part, None)
     return found
 
 
 def reduce(face: Any, function: Any, given: Given) -> str | tuple[Any, ...]:
     """Pickles by name where that finds the object again; otherwise as its function and options, without its queue."""
-    return face.__qualname__ if by_name(face) is face else (rebuild, (type(face), function, given))
+    found = by_name(face.__module__, face.__qualname__)
+    return face.__qualname__ if found is face else (rebuild, (type(face), function, given))
 
 
 def rebuild(kind: Any, function: Any, given: Given) -> Any:
@@ -122,13 +123,17 @@ class Configured(Generic[P, R]):
         return call(self._driver, self._request(args, kwargs, self._options, self._owner))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The same from a plain thread: blocks until the result is there. BlockingCallError on an event loop's thread."""
+        """The same from a plain thread: blocks until the result is there.
+
+        BlockingCallError on an event loop's thread.
+        """
         result: R = call_blocking(self._driver, self._request(args, kwargs, self._options, self._owner))
         return result
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """The same, as a future. Blocks while `max_waiting` requests wait; on a loop's thread it raises Overloaded then.
+        """The same, as a future.
 
+        Blocks while `max_waiting` requests wait; on a loop's thread it raises Overloaded then.
         Cancelling the future works while the request waits; once it runs, `cancel()` gives False.
         """
         return submit(self._driver, self._intake.request(args, kwargs, self._options, self._owner))

@@ -6,7 +6,7 @@ One context variable holds it all, None for most code, so that a call from outsi
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, replace
@@ -132,7 +132,7 @@ def request_options(
     timeout: float | timedelta | None = None,
     tenant: Hashable | Unset = UNSET,
     priority: float | Unset = UNSET,
-) -> Iterator[None]:
+) -> Generator[None]:
     """Gives options to every request made inside the `with` block, in this task or thread and those it starts.
 
     timeout: seconds (or a timedelta); one budget that starts on entering, for everything inside; None adds no limit.
@@ -194,7 +194,7 @@ def duration(name: str, value: float | timedelta | None) -> float | None:
     return seconds
 
 
-def number(name: str, value: object, legal: str = "a number") -> float:
+def number(name: str, value: Any, legal: str = "a number") -> float:
     """A real number, checked: not a bool, not a text, not NaN. NumPy's and torch's scalars are numbers.
 
     legal: what it must be, for the message; the range is the caller's to check.

@@ -117,4 +117,4 @@ def _in_class_body(function: Any) -> bool:
     """Whether this is a function of a class that is still being made: its name leads to it only afterwards."""
     outside, _, _ = getattr(function, "__qualname__", "").rpartition(".")
     inside = inspect.isfunction(function) and bool(outside) and not outside.endswith("<locals>")
-    return inside and by_name(function) is not function
+    return inside and by_name(function.__module__, function.__qualname__) is not function

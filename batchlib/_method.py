@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from ._batched import Batched, Live, reduce, start, worn
+from ._batched import Batched, Live, by_name, reduce, start, worn
 from ._options import Given
 from ._signature import BatchSignature
 
@@ -88,8 +88,8 @@ class BatchedMethod(Generic[S, P, R]):
                 reference = weakref.ref(instance, functools.partial(_forget, table, key))
             except TypeError as error:
                 raise TypeError(
-                    f"{type(instance).__name__} has batched methods, whose batchers live as long as the instance, but it "
-                    'cannot be weakly referenced: add "__weakref__" to its __slots__'
+                    f"{type(instance).__name__} has batched methods, whose batchers live as long as the instance, but "
+                    'it cannot be weakly referenced: add "__weakref__" to its __slots__'
                 ) from error
             live = start(self._function, self._given, self._bound_signature(), owned=True)
             entry = table[key] = (reference, live)
@@ -114,8 +114,13 @@ class BatchedMethod(Generic[S, P, R]):
         # Reached for what a Batched has and a method on its class has not.
         if name.startswith("_") or not hasattr(Batched, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if self._home is None:  # below a staticmethod
-            return getattr(self._as_function(), name)
+        if self._home is None:
+            if _is_classmethod_of(by_name(self.__module__, self.__qualname__.rpartition(".")[0]), self):
+                raise AttributeError(
+                    f"{self.__qualname__}.{name}: from Python 3.13 on a classmethod does not say on which class it is "
+                    "used: put @batched above @classmethod"
+                )
+            return getattr(self._as_function(), name)  # below a staticmethod
         raise AttributeError(
             f"{self.__qualname__}.{name}: every instance has a batcher of its own, use it on an instance"
         )
@@ -139,7 +144,7 @@ def _forget(table: dict[int, tuple[weakref.ref[Any], Live]], key: int, gone: wea
 
 
 def _is_classmethod_of(owner: object, method: BatchedMethod[Any, Any, Any]) -> bool:
-    """Whether `owner` is a class that has `method` below a classmethod, which from Python 3.13 on passes the class itself."""
+    """Whether `owner` is a class with `method` below a classmethod, which since Python 3.13 passes the class itself."""
     if not isinstance(owner, type):
         return False
     members = [member for base in owner.__mro__ for member in vars(base).values()]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from ._context import duration, number
 from ._core._policies import Policies
@@ -180,7 +180,7 @@ def _with_start(option: str, policy: Any) -> Any:
     return policy
 
 
-def whole(option: str, value: object) -> int:
+def whole(option: str, value: Any) -> int:
     """A whole number of at least 1."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{option} must be a whole number >= 1, not {value!r}")
@@ -203,7 +203,9 @@ def _positive(option: str, value: object) -> float:
 
 
 def _priority(value: Any) -> float | Callable[..., float]:
-    return value if callable(value) else number("priority", value)
+    if callable(value):
+        return cast("Callable[..., float]", value)
+    return number("priority", value)
 
 
 def _callable_or_none(option: str, value: object) -> None:

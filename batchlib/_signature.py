@@ -41,7 +41,8 @@ class BatchSignature:
         self._open = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
         if not self._batched and not self._open:
             raise TypeError(
-                f"{self.name} has no positional parameter: those are the batched ones, and a batched function needs at least one"
+                f"{self.name} has no positional parameter: those are the batched ones, and a batched function needs "
+                "at least one"
             )
         self._item_defaults = {p.name: self._item_default(p) for p in self._batched if p.default is not Parameter.empty}
         self._keywords = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
@@ -77,7 +78,7 @@ class BatchSignature:
     def bind(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any] | None, Hashable]:
-        """(items, settings, group key) of one call. TypeError for a call that does not fit, as from a plain function."""
+        """(items, settings, group key) of one call. TypeError for one that does not fit, as from a plain function."""
         bound = self.signature.bind(*args, **kwargs)
         arguments = bound.arguments
         items = [
@@ -100,7 +101,8 @@ class BatchSignature:
             except TypeError:
                 raise TypeError(
                     f"{self.name}: the setting {name!r} must be hashable, since only calls with equal settings share a "
-                    f"batch; got a {type(value).__name__}. Pass a tuple or a frozen object, or make it a batched parameter"
+                    f"batch; got a {type(value).__name__}. Pass a tuple or a frozen object, or make it a batched "
+                    "parameter"
                 ) from None
         return tuple([(name, by_type_and_value(value)) for name, value in settings.items()])
 

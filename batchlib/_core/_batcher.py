@@ -1,8 +1,8 @@
 """The core: decides which requests share a batch and when, and never waits.
 
 Events go in as method calls with the time as an argument; actions come out as a sequence for the runtime to perform
-in order. There is no clock, thread, loop or lock in here, and no user code except policies. Callers serialise the
-calls (the runtime's lock). README.md in this folder is the theory; _transitions.py is the table.
+in order. There is no clock, thread, loop or lock in here, and no user code except policies; the runtime's lock
+serialises the calls. README.md in this folder is the theory; _transitions.py is the table.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Queue(Protocol):
     It saves the core a second record of who waits and a check of each batch, so it is taken at its word.
     """
 
-    def push(self, request: Request) -> None:
+    def push(self, request: Request, /) -> None:
         """A request has been admitted to this group."""
         ...
 

@@ -60,7 +60,7 @@ def _wrap(error: BaseException) -> BatchFailed:
 
 def _copy(error: BaseException) -> Exception | None:
     """A new object of the same type, made without `__init__` (whose signature is unknown); None if it is another."""
-    if deliverable(error) is not error:
+    if not isinstance(error, Exception) or deliverable(error) is not error:
         return None
     try:
         copy = type(error).__new__(type(error), *error.args)

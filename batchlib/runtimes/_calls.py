@@ -1,4 +1,4 @@
-"""The three ways of calling: awaited, from a thread, as a future. Each submits a request and waits in its own manner."""
+"""The three ways of calling: awaited, from a thread, as a future. Each submits a request and waits in its own way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def call(driver: Driver, request: Request) -> Any:
         channel = driver.here()
     elif channel is None or channel.loop is not channels.running_loop():
         channel = driver.here()
-    if not channel.has_futures:
+    if channel.has_futures is False:
         channel.attach(request)
         driver.submit(request, channel)
         return await channel.wait(driver, request)

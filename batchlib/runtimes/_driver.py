@@ -112,7 +112,7 @@ class Driver:
             _running.reap(self)
 
     def _ask_worker(self) -> None:
-        """Lets a free worker take what waits. It closes the batch when it gets to it, and more may have come by then."""
+        """Lets a free worker take what waits. It closes the batch when it gets to it; more may have come by then."""
         if not self._asked:
             self._asked = True
             try:
@@ -173,7 +173,7 @@ class Driver:
         return self.perform(actions, None, keep=WORKER)
 
     def finish(self, batch: Batch, outcomes: Sequence[Any], *, worker: bool = False) -> Batch | None:
-        """A batch has ended. `worker`: the caller is a thread of the batcher, and gets the next batch, if there is one."""
+        """A batch has ended. `worker`: the caller is a thread of the batcher, and gets the next batch, if any."""
         count: object = len(outcomes) if hasattr(outcomes, "__len__") else type(outcomes).__name__
         if count != batch.size:
             message = f"the executor must give a sequence of one outcome per request: {batch.size}, not {count}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextvars import Context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -138,7 +139,7 @@ class Workers:
             del work, driver, batch
 
     def stop(self) -> None:
-        """Ends the threads once they have run what is queued. Takes no lock: also called when a batcher is collected."""
+        """Ends the threads once they have run what is queued. Takes no lock: a collection of the batcher calls it."""
         for _ in self._threads:
             self._queue.put(None)
 
@@ -149,7 +150,7 @@ class Workers:
 
 
 class PrivateLoop:
-    """An asyncio loop in a daemon thread, for async functions that are called from threads. Starts when first needed."""
+    """An asyncio loop in a daemon thread, for async functions called from threads. Starts when first needed."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -164,7 +165,7 @@ class PrivateLoop:
 
                 from ._asyncio import LoopChannel
 
-                loop = asyncio.new_event_loop()
+                loop = Context().run(asyncio.new_event_loop)  # which keeps the context that it is made in
                 name = f"batchlib-{self._name}-loop"
                 thread = threading.Thread(target=_run_loop, args=(loop,), name=name, daemon=True)
                 thread.start()

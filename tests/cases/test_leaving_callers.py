@@ -105,7 +105,7 @@ def test_an_async_function_goes_on_only_while_somebody_wants_it(kind: Any, remai
         async with anyio.create_task_group() as tasks:
             for item in range(3):
                 tasks.start_soon(call, item)
-            while not held.started.is_set():  # noqa: ASYNC110
+            while not held.started.is_set():
                 await anyio.sleep(0)
             for scope in scopes[remaining:]:
                 scope.cancel()
@@ -228,7 +228,7 @@ def test_leaving_in_the_moment_of_delivery_on_trio() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call, 1)
             nursery.start_soon(call, 2)
-            while not f.statistics().batches:  # noqa: ASYNC110
+            while not f.statistics().batches:
                 await trio.sleep(0)
             until(lambda: f.statistics().completed == 2)
             nursery.cancel_scope.cancel()

@@ -12,9 +12,7 @@ ITEMS: list[Any] = ["abc", b"abc", {"p": "xyz", "q": 5}, 3, None, [1, 2], (), (1
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("size", [1, 4, None])
-def test_nothing_inside_an_item_or_a_result_is_taken_apart(
-    start: Start, size: int | None, asynchronous: bool
-) -> None:
+def test_nothing_inside_an_item_or_a_result_is_taken_apart(start: Start, size: int | None, asynchronous: bool) -> None:
     kinds: set[type] = set()
 
     def describe(items: list[Any]) -> list[Any]:

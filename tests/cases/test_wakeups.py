@@ -151,13 +151,13 @@ def test_a_plain_function_never_holds_up_a_loop(kind: Any) -> None:
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(slow)
-            while not held.started.is_set():  # noqa: ASYNC110
+            while not held.started.is_set():
                 await anyio.sleep(0)
             for _ in range(100):
                 await anyio.sleep(0)
             async with anyio.create_task_group() as others:
                 others.start_soon(expire)
-                while f.statistics().waiting != 1:  # noqa: ASYNC110
+                while f.statistics().waiting != 1:
                     await anyio.sleep(0)
                 clock.advance(0.05)
             assert not held.gate.is_set()
@@ -201,5 +201,3 @@ def test_loops_of_every_kind_lose_nothing(start_each: list[Start]) -> None:
     f = batched(lambda items: items, max_batch_size=4)
     calls = [(item, start(f, item)) for item in range(100) for start in start_each]
     assert all(call.result() == item for item, call in calls)
-
-

@@ -152,7 +152,8 @@ class AsyncioRuntime(LoopRuntime):
     def __init__(self, new_loop: Callable[[], Any] = asyncio.new_event_loop, *, eager: bool = False) -> None:
         super().__init__()
         self._new_loop = new_loop
-        self._eager = eager or EAGER_EVERYWHERE
+        # uvloop gives task factories an argument that those of Python 3.13's first releases do not take.
+        self._eager = eager or (EAGER_EVERYWHERE and new_loop is asyncio.new_event_loop)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _serve(self, ready: "Future[tuple[Any, Any]]") -> None:

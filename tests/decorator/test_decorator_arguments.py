@@ -221,7 +221,7 @@ def test_a_function_that_cannot_be_batched(function: Any, message: str) -> None:
 
 def test_a_callable_without_a_signature() -> None:
     with pytest.raises(TypeError, match="has no signature: wrap it in a function"):
-        batched(map)
+        batched(type)
 
 
 def test_batched_twice() -> None:

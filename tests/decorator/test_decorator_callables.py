@@ -5,6 +5,7 @@ import copy
 import functools
 import gc
 import pickle
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -195,24 +196,36 @@ def test_an_instance_can_be_called_itself() -> None:
     assert asyncio.run(awaited(model, 4)) == 20
 
 
-@pytest.mark.parametrize(
-    ("name", "result"), [("above_class", 12), ("below_class", 12), ("above_static", 8), ("below_static", 8)]
-)
+@pytest.mark.parametrize(("name", "result"), [("above_class", 12), ("above_static", 8), ("below_static", 8)])
 def test_class_and_static_methods(name: str, result: int) -> None:
     assert getattr(Model, name).call(4) == result
     assert getattr(Model(), name).call(4) == result
+
+
+@pytest.mark.parametrize("name", ["above_class", "below_class", "above_static", "below_static"])
+def test_class_and_static_methods_are_awaited(name: str) -> None:
+    result = 12 if "class" in name else 8
     assert asyncio.run(awaited(getattr(Model, name), 4)) == result
     assert asyncio.run(awaited(getattr(Model(), name), 4)) == result
 
 
-def test_a_class_method_belongs_to_the_class_it_is_called_on() -> None:
+def test_a_class_method_belongs_to_the_class_it_is_used_on() -> None:
     class Other(Model):
         factor = 10
 
-    for name in ("above_class", "below_class"):
-        assert getattr(Other, name).call(4) == 40
-        assert getattr(Other(), name).call(4) == 40
-        assert getattr(Model, name).call(4) == 12
+    assert Other.above_class.call(4) == 40
+    assert Other().above_class.call(4) == 40
+    assert Model.above_class.call(4) == 12
+    assert asyncio.run(awaited(Other.below_class, 4)) == 40
+    assert asyncio.run(awaited(Model.below_class, 4)) == 12
+
+
+def test_what_else_there_is_below_a_classmethod() -> None:
+    if sys.version_info < (3, 13):
+        assert Model.below_class.call(4) == 12  # type: ignore[attr-defined]
+    else:  # a classmethod no longer says on which class it is used
+        with pytest.raises(AttributeError, match="put @batched above @classmethod"):
+            Model.below_class.call(4)  # type: ignore[attr-defined]
 
 
 def test_a_method_above_another_decorator() -> None:

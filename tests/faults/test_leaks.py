@@ -6,14 +6,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from support.callers import KINDS, starter
+import uvloop
 from support.until import until
 
 from batchlib import batched
@@ -127,10 +127,29 @@ def test_thousands_of_calls_leave_nothing_behind(kind: str, function: Any) -> No
     assert objects(Item) == 0
 
 
+async def awaiting(f: Any, item: Item) -> Any:
+    return await f(item)
+
+
+def run_uvloop(f: Any, item: Item) -> Any:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(awaiting(f, item))
+
+
+CALL: dict[str, Callable[[Any, Item], Any]] = {
+    "thread": lambda f, item: f.call(item),
+    "future": lambda f, item: f.submit(item).result(),
+    "map": lambda f, item: next(f.map([item])),
+    "asyncio": lambda f, item: asyncio.run(awaiting(f, item)),
+    "uvloop": run_uvloop,
+    "trio": lambda f, item: trio.run(awaiting, f, item),
+}
+
+
 @FUNCTIONS
 @pytest.mark.parametrize("timeout", [None, 60])
 @pytest.mark.parametrize("ending", ["good", "refused", "raises"])
-@pytest.mark.parametrize("caller", KINDS)
+@pytest.mark.parametrize("caller", list(CALL))
 def test_items_results_and_contexts_go_without_a_collection(
     caller: str, ending: str, timeout: float | None, function: Any
 ) -> None:
@@ -139,31 +158,24 @@ def test_items_results_and_contexts_go_without_a_collection(
     f = batched(function, max_batch_size=1)
     watched: list[weakref.ref[Any]] = []
 
-    async def called(item: Item) -> Any:
-        return await g(item)
-
-    def use(start: Any) -> None:
+    def use() -> None:
         item, value = Item(ending), Item()
         variable.set(value)
         watched.extend([weakref.ref(item), weakref.ref(value)])
-        future = start(g, item)
-        error = future.exception()
-        watched.append(weakref.ref(error if error is not None else future.result()))
-        variable.set(None)
-        del error
-
-    g = f.options(timeout=timeout)
-    with ExitStack() as stack:
-        start = starter(caller, stack)
-        gc.collect()
-        gc.disable()
         try:
-            use(start)
-            if caller not in {"thread", "future"}:
-                stack.close()  # anyio's portal remembers its last call
-            until(lambda: all(reference() is None for reference in watched))
-        finally:
-            gc.enable()
+            watched.append(weakref.ref(CALL[caller](f.options(timeout=timeout), item)))
+        except Refused as error:
+            watched.append(weakref.ref(error))
+        variable.set(None)
+
+    gc.collect()
+    gc.disable()
+    try:
+        use()
+        until(lambda: all(reference() is None for reference in watched))
+    finally:
+        gc.enable()
+    assert len(watched) == 3
 
 
 @pytest.mark.parametrize("timeout", [1000.0, 2000.0])

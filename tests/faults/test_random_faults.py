@@ -23,8 +23,8 @@ from support.until import until
 
 from batchlib import (
     BatchContractError,
-    BatchFailed,
     Batched,
+    BatchFailed,
     Closed,
     DeadlineExceeded,
     ItemTooLarge,

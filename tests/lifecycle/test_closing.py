@@ -103,7 +103,7 @@ def test_closing_on_a_loop(kind: Any, drain: bool) -> None:
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call)
-                while not f.statistics().waiting:  # noqa: ASYNC110
+                while not f.statistics().waiting:
                     await anyio.sleep(0)
                 await f.aclose(drain=drain)
             with pytest.raises(Closed):

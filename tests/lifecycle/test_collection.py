@@ -69,7 +69,7 @@ def test_a_batch_in_trio_survives_collections() -> None:
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call)
-            while not event:  # noqa: ASYNC110
+            while not event:
                 await trio.sleep(0)
             for _ in range(3):
                 gc.collect()

@@ -22,7 +22,7 @@ class HeldAsync:
         self.started.set()
         how = "cancelled"
         try:
-            while not self.gate.is_set():  # noqa: ASYNC110 (the gate is opened by another thread)
+            while not self.gate.is_set():
                 await anyio.sleep(0)
             how = "raised"
             result = self._function(items)
