@@ -133,7 +133,7 @@ def request_options(
     tenant: Hashable | Unset = UNSET,
     priority: float | Unset = UNSET,
 ) -> Generator[None]:
-    """Gives options to every request made inside the `with` block, in this task or thread and those it starts.
+    """Gives options to every request made inside the `with` block, in this task or thread and the tasks it starts.
 
     timeout: seconds (or a timedelta); one budget that starts on entering, for everything inside; None adds no limit.
         Of nested budgets, and of this one and a request's own timeout, the earliest deadline wins.
@@ -203,6 +203,7 @@ def number(name: str, value: Any, legal: str = "a number") -> float:
         if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
             raise TypeError(f"{name} must be {legal}, not {value!r}")
         value = float(value)
-    if value != value:
+    real: float = value
+    if real != real:
         raise ValueError(f"{name} must be {legal}, not {value!r}")
-    return value
+    return real

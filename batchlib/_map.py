@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from typing import Any, Generic, TypeVar
 
 from ._core._request import Request
-from .errors import BlockingCallError
+from .runtimes._calls import refuse_to_block
 from .runtimes._driver import Driver
-from .runtimes._places import on_loop
 from .runtimes._threads import Inbox, outcome_of
 
 R = TypeVar("R")
@@ -42,8 +41,7 @@ class Results(Generic[R]):
         self._started: Any = None
 
     def __iter__(self) -> Iterator[R]:
-        if on_loop():
-            raise BlockingCallError("`for ... in map(...)` would block this event loop: use `async for`")
+        refuse_to_block(self._driver, "`for ... in map(...)`", "use `async for`")
         for source in self._sources:
             if not isinstance(source, Iterable):
                 raise TypeError(f"`for ... in map(...)` needs iterables, not {type(source).__name__}; use `async for`")

@@ -65,6 +65,12 @@ class Given:
     def resolve(self, name: str) -> Resolved:
         """Checks all options; `name` is the function's own."""
         options = {**self.defaults, **self.values}
+        if options["executor"] is not None:
+            for option in ("collate", "on_error"):
+                if option in self.values:
+                    raise TypeError(
+                        f"{option} is for running the function, which executor= replaces: give one of the two"
+                    )
         for option in ("cost", "group_by", "collate"):
             _callable_or_none(option, options[option])
         for option, choices in _CHOICES.items():

@@ -79,7 +79,10 @@ class BatchSignature:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any] | None, Hashable]:
         """(items, settings, group key) of one call. TypeError for one that does not fit, as from a plain function."""
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self.name}(): {error}") from None
         arguments = bound.arguments
         items = [
             arguments[parameter.name] if parameter.name in arguments else self._item_defaults[parameter.name]

@@ -104,8 +104,7 @@ class Batcher:
 
     def wake(self, now: float) -> Sequence[Action]:
         """Time has come to `now`: expire what is due, then see what can be dispatched."""
-        actions: list[Action] = []
-        self._advance(now, actions)
+        self._advance(now, actions := [])
         return actions
 
     def finish(self, batch: Batch, outcomes: Sequence[Any], now: float, *, clean: bool = False) -> Sequence[Action]:
@@ -159,8 +158,8 @@ class Batcher:
         fewer_fit = self._states.configure(policies)
         self.max_concurrent_batches = policies.max_concurrent_batches
         if fewer_fit:
-            errors = {request: self._states.too_large(request) for request in self._groups.everyone()}
-            gone = {request: error for request, error in errors.items() if error is not None}
+            everyone = self._groups.everyone()
+            gone = {request: error for request in everyone if (error := self._states.too_large(request)) is not None}
             self._give_up(gone, Event.REFUSE, gone.__getitem__, actions)
         self._guarded = self.closed or self._states.can_refuse
         self._groups.rouse_all()

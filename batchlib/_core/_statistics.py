@@ -12,7 +12,7 @@ from ._transitions import State
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A snapshot of one batcher, or the sum over the batchers of a method's instances.
+    """A snapshot of one batcher.
 
     Always true: submitted = completed + failed + cancelled + expired + shed + rejected + waiting + running. `Closed`
     counts as rejected; a caller who leaves a running batch counts at once. Ages and times are seconds; a mean over
@@ -44,7 +44,7 @@ class Statistics:
     oldest_waiting_age: float | None = None
     oldest_running_age: float | None = None
     healthy: bool = True
-    """False once a running batch is older than `max_execution_time`, or the executor is lost."""
+    """False once a running batch is older than `max_execution_time`."""
     closed: bool = False
 
 

@@ -74,7 +74,7 @@ class LoopChannel:
             self.loop.call_soon(driver.tick, self)
 
     async def _tick_and_run(self, driver: Driver) -> None:
-        """A tick in a task of its own, with an empty context, that then runs the batch: it spares a turn of the loop."""
+        """A tick in a task of its own, with an empty context, which then runs the batch: one turn of the loop less."""
         self.ticking = False
         ticker, self._ticker = self._ticker, None
         if ticker is not None and self._if_lost is not None:

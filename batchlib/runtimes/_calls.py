@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core._actions import SOON
 from .._core._request import Request
-from ..errors import BlockingCallError, Overloaded
+from ..errors import BlockingCallError, Overloaded, ReentrantCallError
 from ._places import on_loop, scope_deadline
 from ._threads import THREADS, RequestFuture, outcome_of
 
@@ -60,7 +60,7 @@ async def call(driver: Driver, request: Request) -> Any:
 
 def call_blocking(driver: Driver, request: Request) -> Any:
     """Submits and waits in a plain thread. BlockingCallError on an event loop's thread."""
-    refuse_on_loop("call(...)", "await the function itself")
+    refuse_to_block(driver, "call(...)", "await the function itself")
     request.waiter = lock = threading.Lock()
     lock.acquire()
     request.channel = THREADS
@@ -84,7 +84,9 @@ def submit(driver: Driver, request: Request) -> RequestFuture:
     if not on_loop():
         if request.chain:  # before it waits for room that its own batch keeps taken
             driver.refuse_reentry(request.chain)
-        driver.gate.wait_for_room(request)
+        if driver.held_back:
+            refuse_to_block(driver, "submit(...) without room", "await the function itself")
+            driver.gate.wait_for_room(request)
         driver.submit_from_thread(request)
         return future
     if driver.held_back:
@@ -94,7 +96,15 @@ def submit(driver: Driver, request: Request) -> RequestFuture:
     return future
 
 
-def refuse_on_loop(what: str, instead: str) -> None:
-    """BlockingCallError if this is an event loop's thread."""
+def refuse_to_block(driver: Driver, what: str, instead: str) -> None:
+    """Raises where blocking would stop what is waited for: on an event loop's thread, and on the batcher's own.
+
+    Code of a batch gets to the batcher's own threads, and so do the callbacks of the futures that it resolves.
+    """
     if on_loop():
         raise BlockingCallError(f"{what} would block this event loop: {instead}")
+    if driver.workers.here():
+        raise ReentrantCallError(
+            f"{what} would block a thread of the batcher that has to do the work: do it in another thread, or call the "
+            "undecorated function (`.direct`)"
+        )

@@ -26,7 +26,7 @@ from .._core._transitions import FINAL, State
 from ..errors import BatchContractError, ReentrantCallError
 from ..executors._errors import failures, in_slots
 from . import _lifecycle, _running
-from ._calls import refuse_on_loop
+from ._calls import refuse_to_block
 from ._channels import Channels
 from ._clock import SystemClock
 from ._gate import Gate
@@ -285,10 +285,10 @@ class Driver:
     def close(self, drain: bool, timeout: float | None) -> None:
         """Takes no more requests and ends; see the decorator's `close`. A second call does nothing."""
         if drain:
-            refuse_on_loop("close(drain=True)", "await aclose(...)")
             ambient = AMBIENT.get()
             if ambient is not None:
                 self.refuse_reentry(ambient.chain, "close with drain=False")
+            refuse_to_block(self, "close(drain=True)", "await aclose(...)")
         with self.lock:
             if self._closing:
                 return

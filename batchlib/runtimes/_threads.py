@@ -138,6 +138,10 @@ class Workers:
                 self._busy -= 1
             del work, driver, batch
 
+    def here(self) -> bool:
+        """Whether the present code runs in one of these threads."""
+        return threading.current_thread() in self._threads
+
     def stop(self) -> None:
         """Ends the threads once they have run what is queued. Takes no lock: a collection of the batcher calls it."""
         for _ in self._threads:

@@ -40,6 +40,10 @@ def threads_of_batchlib() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("batchlib")}
 
 
+def wait_for_one(method: Any) -> None:
+    until(lambda: method.statistics().waiting == 1)
+
+
 @pytest.mark.parametrize("kinds", [(Model, Model), (Model, Loud)])
 def test_calls_on_two_instances_never_meet(start: Start, kinds: Any) -> None:
     a, b = kinds[0](10), kinds[1](100)
@@ -102,8 +106,8 @@ def test_a_waiting_request_keeps_its_instance(start: Start) -> None:
     model = Model(3)
     gone = weakref.ref(model)
     first = start(model.run, 1)
-    until(lambda: model.run.statistics().waiting == 1)
     method = model.run
+    wait_for_one(method)
     del model
     gc.collect()
     assert gone() is not None

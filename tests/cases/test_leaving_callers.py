@@ -93,12 +93,12 @@ def test_a_request_that_waits_for_company_can_be_left_too(start_leaving: Start) 
 def test_an_async_function_goes_on_only_while_somebody_wants_it(kind: Any, remaining: int) -> None:
     held = HeldAsync()
     f = batched(held, max_batch_size=3, max_wait=60)
-    scopes: list[anyio.CancelScope] = []
+    scopes: dict[int, anyio.CancelScope] = {}
     results: list[int] = []
 
     async def call(item: int) -> None:
         with anyio.CancelScope() as scope:
-            scopes.append(scope)
+            scopes[item] = scope
             results.append(await f(item))
 
     async def main() -> None:
@@ -107,8 +107,8 @@ def test_an_async_function_goes_on_only_while_somebody_wants_it(kind: Any, remai
                 tasks.start_soon(call, item)
             while not held.started.is_set():
                 await anyio.sleep(0)
-            for scope in scopes[remaining:]:
-                scope.cancel()
+            for item in range(remaining, 3):
+                scopes[item].cancel()
             while f.statistics().cancelled != 3 - remaining:
                 await anyio.sleep(0)
             if remaining:

@@ -28,22 +28,22 @@ def test_an_item_that_is_itself_a_batch_counts_as_its_rows(start: Start) -> None
     assert [[len(call) for call in batch] for batch in held.seen] == [[10], [4, 4], [4, 1], [6]]
 
 
-@pytest.mark.parametrize("where", ["alone", "first", "between"])
-def test_an_impossible_item_is_refused_and_the_others_run(start: Start, where: str) -> None:
+@pytest.mark.parametrize("before", [[], [3], [3, 4]], ids=["alone", "while one runs", "behind others"])
+def test_an_impossible_item_is_refused_and_the_others_run(start: Start, before: list[int]) -> None:
     held = Held()
     f = batched(held, max_batch_size=4, cost=lambda size: size, max_batch_cost=10)
-    before = [] if where == "alone" else [start(f, 3)]
-    assert where == "alone" or held.started.wait()
-    if where == "between":
-        before.append(start(f, 4))
-        until(lambda: f.statistics().waiting == 1)
+    calls = []
+    for size in before:
+        calls.append(start(f, size))
+        assert held.started.wait()
+        until(lambda: f.statistics().waiting == len(calls) - 1)
     error = start(f, 99).exception()
     assert type(error) is ItemTooLarge
     assert "99" in str(error)
     assert "10" in str(error)
-    after = start(f, 4)
+    calls.append(start(f, 5))
     held.gate.set()
-    assert outcomes([*before, after]) == [3, 4, 4][2 - len(before) if where != "first" else 0 :][: len(before)] + [4]
+    assert outcomes(calls) == [*before, 5]
     assert f.statistics().rejected == 1
     assert all(99 not in batch for batch in held.seen)
 

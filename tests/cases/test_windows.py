@@ -113,8 +113,7 @@ def test_batches_fill_while_the_executor_is_busy(start: Start) -> None:
     f = batched(held, max_batch_size=8, max_wait=0.0)
     calls = [start(f, 0)]
     assert held.started.wait()
-    for item in range(1, 41):
-        calls.append(start(f, item))
+    calls += [start(f, item) for item in range(1, 41)]
     wait(f, 40)
     held.gate.set()
     assert outcomes(calls) == list(range(41))

@@ -19,7 +19,7 @@ from support.until import until
 from batchlib import batched
 
 CALLS = 2000
-FEW = CALLS // 20  # objects: a cycle per call or per batch would make thousands
+FEW = CALLS // 10  # objects: a cycle per batch would make more, and one run of trio makes a hundred of its own
 SIZE = 10
 
 

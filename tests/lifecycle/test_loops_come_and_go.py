@@ -145,7 +145,7 @@ def test_a_batch_that_ran_on_a_closed_loop_gives_its_place_back() -> None:
 
 @FUNCTIONS
 def test_neither_an_idle_batcher_nor_a_closed_loop_uses_the_processor(function: Any) -> None:
-    """Real time, since only that shows a thread that spins: it would use a tenth of a second here, ten times the limit."""
+    """Real time, since only that shows a thread that spins: it would use ten times the limit."""
     f = batched(function, max_batch_size=2, max_wait=60)
     task = left_behind(f, 0)
     pending = f.options(timeout=30).submit(1) if function is asynchronous else None

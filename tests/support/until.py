@@ -1,6 +1,5 @@
 """Waiting for what another thread brings about."""
 
-import sys
 import time
 from collections.abc import Callable
 
@@ -9,8 +8,3 @@ def until(happened: Callable[[], object]) -> None:
     """Lets other threads run until it has happened; a hang is ended by the suite's own timeout."""
     while not happened():
         time.sleep(0)
-
-
-def references(value: object) -> int:
-    """How many refer to `value`, the caller's own variable included."""
-    return sys.getrefcount(value) - 2

@@ -1,0 +1,73 @@
+"""A future's callback runs where its batch ended, which is often a thread of the batcher itself."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from support import Held
+
+from batchlib import ReentrantCallError, batched
+
+
+def same(items: list[int]) -> list[int]:
+    return items
+
+
+BLOCKING: dict[str, Callable[[Any], object]] = {
+    "call": lambda f: f.call(2),
+    "map": lambda f: list(f.map([2, 3])),
+    "close": lambda f: f.close(),
+}
+
+
+@pytest.mark.parametrize("how", BLOCKING)
+def test_blocking_in_a_futures_callback_is_refused_and_wedges_nothing(how: str) -> None:
+    held = Held()
+    function = batched(held)
+    told: list[BaseException] = []
+    done = threading.Event()
+
+    def callback(_: Future[Any]) -> None:
+        try:
+            BLOCKING[how](function)
+        except ReentrantCallError as error:
+            told.append(error)
+        finally:
+            done.set()
+
+    first = function.submit(1)
+    first.add_done_callback(callback)
+    held.gate.set()
+    assert done.wait(30)
+    assert "thread of the batcher" in str(told[0])
+    assert function.call(4) == 4
+
+
+def test_submitting_in_a_futures_callback_is_legal() -> None:
+    function = batched(same)
+    answers: list[Future[Any]] = []
+    submitted = threading.Event()
+
+    def callback(_: Future[Any]) -> None:
+        answers.append(function.submit(2))
+        submitted.set()
+
+    function.submit(1).add_done_callback(callback)
+    assert submitted.wait(30)
+    assert answers[0].result(30) == 2
+
+
+def test_a_callback_may_block_on_another_batcher() -> None:
+    function, other = batched(same), batched(same)
+    answers: list[int] = []
+    done = threading.Event()
+
+    def callback(_: Future[Any]) -> None:
+        answers.append(other.call(2))
+        done.set()
+
+    function.submit(1).add_done_callback(callback)
+    assert done.wait(30)
+    assert answers == [2]
