@@ -104,7 +104,8 @@ class Batcher:
 
     def wake(self, now: float) -> Sequence[Action]:
         """Time has come to `now`: expire what is due, then see what can be dispatched."""
-        self._advance(now, actions := [])
+        actions: list[Action] = []
+        self._advance(now, actions)
         return actions
 
     def finish(self, batch: Batch, outcomes: Sequence[Any], now: float, *, clean: bool = False) -> Sequence[Action]:
@@ -276,7 +277,7 @@ class Batcher:
                 self._fail_next(group, decision, actions)
             else:
                 if decision.drop:
-                    self._give_up(decision.drop, Event.SHED, self._shed, actions)
+                    self._give_up(decision.drop, Event.SHED, refusals.shed(self.waiting), actions)
                 if decision.dispatch:
                     if len(decision.dispatch) < group.waiting:
                         groups.ready(group)  # before anything is changed: comparing ranks may raise
@@ -320,9 +321,6 @@ class Batcher:
         if not group.waiting:
             self._groups.discard(group)
         return batch
-
-    def _shed(self, _: Request) -> Exception:
-        return refusals.shed(self.waiting)
 
     # ---- time
 

@@ -36,8 +36,9 @@ def expired(request: Request, waiting: int, now: float) -> DeadlineExceeded:
     )
 
 
-def shed(waiting: int) -> Shed:
-    return Shed(f"given up by policy before it ran ({waiting} waiting): send it later or elsewhere")
+def shed(waiting: int) -> Callable[[Request], Shed]:
+    """Makes the error of each request that is given up when so many wait."""
+    return lambda _: Shed(f"given up by policy before it ran ({waiting} waiting): send it later or elsewhere")
 
 
 def policy_fault(policy: object, problem: str, cause: BaseException | None) -> BatchFailed:
