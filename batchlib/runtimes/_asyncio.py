@@ -85,7 +85,7 @@ class LoopChannel:
         if mine is not None:
             mine.handle = ticker
             enter(mine, driver.nested)
-            await run_async(driver, mine)
+            await run_async(driver, mine, self.interrupts)
 
     def _lost(self, driver: weakref.ref[Driver], _: object) -> None:
         # Somebody cancelled all tasks of the loop, this one before it began; whoever stays still wants the tick.
@@ -119,7 +119,9 @@ class LoopChannel:
         if batch.done:
             return  # given up before this loop came to it
         # The batch is held by the core until it is done and holds its task: asyncio itself keeps only a weak reference.
-        batch.handle = task = self.loop.create_task(run_async(driver, batch), context=context(driver, batch))
+        batch.handle = task = self.loop.create_task(
+            run_async(driver, batch, self.interrupts), context=context(driver, batch)
+        )
         task.add_done_callback(lambda _: task_ended(driver, batch))
         if batch.abandoned:
             batch.handle.cancel()

@@ -63,17 +63,19 @@ def run(driver: Driver, batch: Batch) -> Batch | None:
         del outcomes  # the traceback of an error among them knows this frame
 
 
-async def run_async(driver: Driver, batch: Batch) -> None:
-    """Runs an async batch in the present task, whose context is the batch's."""
+async def run_async(driver: Driver, batch: Batch, interrupts: tuple[type[BaseException], ...]) -> None:
+    """Runs an async batch in the present task, whose context is the batch's.
+
+    interrupts: what the loop has to see as well, when the function lets it out.
+    """
     requests = batch.requests
     if not requests:
         return  # given up in the meantime
-    interrupts = _home(driver, requests).interrupts
     try:
         outcomes = await driver.executor.run_async(requests)
     except BaseException as error:
         fail(driver, batch, error)
-        if isinstance(error, interrupts):  # for the loop as well; the callers have their errors
+        if isinstance(error, interrupts):
             raise
     else:
         driver.finish(batch, outcomes)

@@ -123,7 +123,7 @@ class TrioChannel:
         # A system task that raised would crash the whole run, so nothing but trio's own cancellation leaves this one.
         with scope:
             try:
-                await run_async(driver, batch)
+                await run_async(driver, batch, self.interrupts)
             except trio.Cancelled:
                 if trio.current_effective_deadline() == float("-inf"):
                     raise

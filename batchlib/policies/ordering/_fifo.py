@@ -55,20 +55,17 @@ class FifoQueue:
         return self._requests[0].sequence  # a stale entry never stays at the front
 
     def dispatched(self, requests: Sequence[Request], now: float) -> None:
-        self._leave(len(requests))
-
-    def removed(self, request: Request) -> None:
-        self._leave(1)
-
-    def _leave(self, count: int) -> None:
-        requests, waiting = self._requests, State.WAITING
-        stale = self._stale + count
-        while stale and requests[0].state is not waiting:
-            requests.popleft()
+        waiting, queue = State.WAITING, self._requests
+        stale = self._stale + len(requests)
+        while stale and queue[0].state is not waiting:
+            queue.popleft()
             stale -= 1
-        if stale * 2 > len(requests):
-            alive = [request for request in requests if request.state is waiting]
-            requests.clear()
-            requests.extend(alive)
+        if stale * 2 > len(queue):
+            alive = [request for request in queue if request.state is waiting]
+            queue.clear()
+            queue.extend(alive)
             stale = 0
         self._stale = stale
+
+    def removed(self, request: Request) -> None:
+        self.dispatched((request,), 0.0)  # nothing is charged for here, so leaving is leaving
