@@ -93,7 +93,7 @@ class Driver:
     # ---- requests
 
     def submit_from_thread(self, request: Request, *, gather: bool = False) -> None:
-        """A thread's arrival is looked at straight away, or with `gather` when `flush` is called."""
+        """A thread's arrival: looked at straight away, or with `gather` when `wake` is called."""
         if request.chain:
             self.refuse_reentry(request.chain)
         if self.per_loop:

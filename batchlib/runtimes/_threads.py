@@ -40,7 +40,12 @@ class ThreadChannel:
 
     def deliver(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            request.waiter.release()
+            try:
+                request.waiter.release()
+            except (
+                BaseException
+            ) as error:  # from a future's callback, or its owner has set it: no neighbour's business
+                threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))
 
 
 THREADS = ThreadChannel()

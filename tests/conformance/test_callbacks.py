@@ -71,3 +71,23 @@ def test_a_callback_may_block_on_another_batcher() -> None:
     function.submit(1).add_done_callback(callback)
     assert done.wait(30)
     assert answers == [2]
+
+
+def test_a_callback_that_ends_its_thread_harms_no_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+    held = Held()
+    function = batched(held)
+
+    def leave(_: Future[Any]) -> None:
+        raise SystemExit
+
+    blocker = function.submit(0)
+    assert held.started.wait(30)
+    first, second, third = (function.submit(item) for item in (1, 2, 3))
+    first.add_done_callback(leave)
+    second.set_result("by its owner")  # nobody should, but then it is nobody else's loss
+    held.gate.set()
+    assert (blocker.result(30), third.result(30)) == (0, 3)
+    assert function.call(4) == 4
+    assert [report.exc_type.__name__ for report in reported] == ["SystemExit", "InvalidStateError"]
