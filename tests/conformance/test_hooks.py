@@ -68,6 +68,7 @@ def test_the_events_add_up_to_the_statistics(kind: Kind, make: Make) -> None:
         until(lambda: sum(call.done for call in calls) == function.statistics().rejected)
         for call in [call for call in calls if not call.done][:10]:
             call.leave()
+        until(lambda: function.statistics().cancelled == 10)
         held.gate.open()
         for call in calls:
             call.error()

@@ -157,3 +157,25 @@ def test_what_runs_at_exit_may_still_ask_and_is_told(program: Program) -> None:
         """
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\nClosed\n", "")
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("options", ["", "timeout=60", "max_wait=0.001"])
+def test_a_thread_that_outlives_the_main_one_is_served_or_told(program: Program, used: bool, options: str) -> None:
+    """From Python 3.12 on no thread can be started any more; those that exist go on."""
+    done = program(
+        f"""
+        import threading
+        from batchlib import batched
+        f = batched(lambda items: items, {options})
+        if {used}: f.call(0)
+        def late():
+            threading.main_thread().join()
+            try: print(f.call(1))
+            except Exception as error: print(type(error).__name__)
+        threading.Thread(target=late).start()
+        """
+    )
+    told = {"1\n"} if used else {"1\n", "RuntimeError\n"}
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout in told
