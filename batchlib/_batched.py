@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
@@ -17,9 +17,12 @@ from ._intake import CallOptions, Intake
 from ._map import Results
 from ._options import Given, whole
 from ._signature import BatchSignature, is_async
+from .errors import BlockingCallError
 from .executors import FunctionExecutor
-from .runtimes._calls import call, call_blocking, submit
+from .runtimes._calls import batched_call, call_blocking, submit
 from .runtimes._driver import Driver
+from .runtimes._lifecycle import aclose
+from .runtimes._places import on_loop
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -111,6 +114,9 @@ class Configured(Generic[P, R]):
         self._options = options
         self._owner = owner
 
+    def __repr__(self) -> str:
+        return f"<batched {self._intake.signature.name} with {self._options}>"
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """One item's result, awaited on asyncio or trio.
 
@@ -120,7 +126,7 @@ class Configured(Generic[P, R]):
         Cancel safety: cancelled while it waits, the request is taken out and never runs; cancelled while its batch
         runs, the batch goes on without it. Nobody else is touched.
         """
-        return call(self._driver, self._request(args, kwargs, self._options, self._owner))
+        return batched_call(self._driver, self._request(args, kwargs, self._options, self._owner))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same from a plain thread: blocks until the result is there.
@@ -196,6 +202,9 @@ class Configured(Generic[P, R]):
         """
         if not sources:
             raise TypeError("map() needs at least one iterable")
+        for source in sources:
+            if not isinstance(source, Iterable | AsyncIterable):
+                raise TypeError(f"map() takes iterables of items, not {source!r}")
         return self._map(sources, ordered, return_exceptions, look_ahead)
 
     def _map(self, sources: Any, ordered: bool, return_exceptions: bool, look_ahead: int | None) -> Results[Any]:
@@ -287,9 +296,11 @@ class Batched(Configured[P, R]):
 
     async def aclose(self, drain: bool = True, timeout: Seconds | None = None) -> None:
         """The same on asyncio or trio. Cancelled while it waits, the closing goes on without it."""
-        await self._driver.aclose(drain, duration("timeout", timeout))
+        await aclose(self._driver, drain, duration("timeout", timeout))
 
     def __enter__(self) -> Self:
+        if on_loop():  # its end would drain, and block
+            raise BlockingCallError(f"`with {self.__name__}` would block this event loop at its end: use `async with`")
         return self
 
     def __exit__(

@@ -107,7 +107,8 @@ def _decorate(function: Any, given: Given) -> Any:
     if isinstance(function, Batched | BatchedMethod):
         raise TypeError(f"{function!r} is batched already")
     if not callable(function) and not isinstance(function, classmethod | staticmethod):
-        raise TypeError(f"batched takes a function or another callable, not {function!r}")
+        hint = "; did you mean max_batch_size=?" if isinstance(function, int) else ""
+        raise TypeError(f"batched takes a function or another callable, not {function!r}{hint}")
     if isinstance(function, classmethod | staticmethod) or _in_class_body(function):
         return BatchedMethod(function, given)
     return Batched(function, given)

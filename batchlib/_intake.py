@@ -79,7 +79,13 @@ class Intake:
             request.cost = _cost(mine.cost(*request.args))
         if mine.group_by is not None:
             group = mine.group_by(*request.args)
-            hash(group)  # a TypeError here is its caller's
+            try:
+                hash(group)
+            except TypeError:
+                kind = type(group).__name__
+                raise TypeError(
+                    f"group_by must give something hashable, since equal keys make a group, not a {kind}"
+                ) from None
             request.group = (request.group, group)
         request.tenant = _first_set(options.tenant, ambient.tenant, mine.tenant)
         priority: Any = _first_set(options.priority, ambient.priority, mine.priority)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ._core._request import Request
@@ -123,6 +124,7 @@ class Results(Generic[R]):
             feed = rows = _Rows(self._sources)
         else:
             feed = pump = _Pump(self._zipped_async(), lambda: self._has_room(window), submit, room, news)
+            pump.interrupts = channel.interrupts
             stop = channel.spawn(pump.run)
         try:
             while True:
@@ -238,7 +240,7 @@ class _Window:
 
     def cancel(self, driver: Driver) -> None:
         for request in self._running:
-            driver.cancel(request)
+            driver.put_off.call(partial(driver.cancel, request))
         self._running.clear()
 
 
@@ -261,7 +263,7 @@ class _Feed:
     """Rows of arguments. What their source raises is kept: its place is after the results of what it gave before."""
 
     ended = False
-    error: Exception | None = None
+    error: BaseException | None = None
 
     def end(self) -> None:
         """The results of all rows have been given out."""
@@ -291,6 +293,8 @@ class _Rows(_Feed):
 class _Pump(_Feed):
     """Pulls an async source beside the consumer, so that a slow source never holds back results that are there."""
 
+    interrupts: tuple[type[BaseException], ...] = ()  # what its task must let out
+
     def __init__(
         self,
         source: AsyncIterator[tuple[Any, ...]],
@@ -311,8 +315,10 @@ class _Pump(_Feed):
                 self._submit(args)
                 while not self._has_room():
                     await self._room.wait()
-        except Exception as error:
+        except BaseException as error:  # the consumer's, who asked for the item: a task that raised could end a loop
             self.error = error
+            if isinstance(error, self.interrupts):
+                raise
         finally:
             self.ended = True
             self._news.ring()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
@@ -33,9 +32,7 @@ class BatchedMethod(Generic[S, P, R]):
         self._function: Any = function.__func__ if self._kind is not None else function
         self._given = given
         self._home: type | None = None
-        self._lock = threading.Lock()
         self._table: dict[int, tuple[weakref.ref[Any], Live]] = {}
-        self._plain: Batched[Any, Any] | None = None
         self._signature: BatchSignature | None = None
         self._looks: dict[str, Any] = {}
         self.__dict__.update(worn(self._function, None))
@@ -55,10 +52,9 @@ class BatchedMethod(Generic[S, P, R]):
 
     def _as_function(self) -> Batched[Any, Any]:
         """For a static method, which has no instance."""
-        with self._lock:
-            if self._plain is None:
-                self._plain = Batched(self._function, self._given)
-            return self._plain
+        known = self.__dict__
+        plain: Batched[Any, Any] | None = known.get("_plain")
+        return known.setdefault("_plain", Batched(self._function, self._given)) if plain is None else plain
 
     @overload
     def __get__(self: BatchedMethod[type[T], P, R], instance: object, owner: type[T], /) -> Batched[P, R]: ...
@@ -80,20 +76,18 @@ class BatchedMethod(Generic[S, P, R]):
 
     def _open(self, instance: Any) -> tuple[weakref.ref[Any], Live]:
         key, table = id(instance), self._table
-        with self._lock:
-            entry = table.get(key)
-            if entry is not None and entry[0]() is instance:
-                return entry
-            try:
-                reference = weakref.ref(instance, functools.partial(_forget, table, key))
-            except TypeError as error:
-                raise TypeError(
-                    f"{type(instance).__name__} has batched methods, whose batchers live as long as the instance, but "
-                    'it cannot be weakly referenced: add "__weakref__" to its __slots__'
-                ) from error
-            live = start(self._function, self._given, self._bound_signature(), owned=True)
-            entry = table[key] = (reference, live)
-            return entry
+        try:
+            reference = weakref.ref(instance, functools.partial(_forget, table, key))
+        except TypeError as error:
+            raise TypeError(
+                f"{type(instance).__name__} has batched methods, whose batchers live as long as the instance, but "
+                'it cannot be weakly referenced: add "__weakref__" to its __slots__'
+            ) from error
+        # No lock, since a fork would leave it held for ever: of two threads that come here at once the second takes
+        # what the first has made. An id comes back only after `_forget` has run for the instance that had it.
+        return table.setdefault(
+            key, (reference, start(self._function, self._given, self._bound_signature(), owned=True))
+        )
 
     # For the checkers a method on its class; below a staticmethod it is called with whatever the function takes.
     if TYPE_CHECKING:

@@ -40,9 +40,10 @@ class BatchSignature:
         self._batched = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
         self._open = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
         if not self._batched and not self._open:
+            besides = " besides self" if bound else ""
             raise TypeError(
-                f"{self.name} has no positional parameter: those are the batched ones, and a batched function needs "
-                "at least one"
+                f"{self.name} has no positional parameter{besides}: those are the batched ones, and a batched function "
+                "needs at least one"
             )
         self._item_defaults = {p.name: self._item_default(p) for p in self._batched if p.default is not Parameter.empty}
         self._keywords = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters)
@@ -82,7 +83,7 @@ class BatchSignature:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{self.name}(): {error}") from None
+            raise TypeError(f"{self.name}{self.signature}: {error}") from None
         arguments = bound.arguments
         items = [
             arguments[parameter.name] if parameter.name in arguments else self._item_defaults[parameter.name]

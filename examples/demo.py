@@ -1,10 +1,21 @@
 """Hundreds of callers, one embedding model: what `@batched` makes of it, measured. `make demo` runs it."""
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+
+
+def stop(*_: object) -> None:
+    os.write(2, b"\nStopped.\n")
+    os._exit(130)
+
+
+# From here on, since the imports take seconds too: Ctrl-C is one line and not the tracebacks of tasks and threads.
+signal.signal(signal.SIGINT, stop)
 
 try:
     import numpy as np
@@ -82,11 +93,14 @@ def main() -> None:
         "one by one": one_by_one,
         "batched, asyncio": lambda texts: asyncio.run(asyncio_tasks(embed, texts)),
         "batched, trio": lambda texts: trio.run(trio_tasks, texts),
-        f"batched, {THREADS} threads": threads,
+        "batched, threads": threads,
     }
-    print(f"all-MiniLM-L6-v2 embeds {TEXTS} sentences of Python's help texts, each for its own caller.", flush=True)
+    runs = 1 + ROUNDS * len(ways)
+    print(f"all-MiniLM-L6-v2 embeds {TEXTS} sentences of Python's help, one caller for each.")
+    print(f"{runs} runs, about a minute or two.", flush=True)
+    meter.expect(runs)
     arrival = meter.measure(
-        "arrival order, asyncio", lambda texts: asyncio.run(asyncio_tasks(embed_in_arrival_order, texts)), texts
+        "arrival order", lambda texts: asyncio.run(asyncio_tasks(embed_in_arrival_order, texts)), texts
     )
     # Round after round, and the better one of each way: a busy moment of the machine hits all ways, or counts for none.
     rounds = [[meter.measure(name, way, texts) for name, way in ways.items()] for _ in range(ROUNDS)]
@@ -115,11 +129,14 @@ def judge(alone: Run, arrival: Run, served: Run) -> None:
             f"at least {LEAST_RATIO} is expected. Is the machine very busy? Then run it again."
         )
     print(f"""
-{served.name}: {ratio:.2f} times the texts per CPU-second of one by one, with the same vectors.
-{arrival.name}: each text is padded to the longest one of its batch, and {arrival.waste:.0%} of the work
-is padding: on a CPU that loses to no batching at all. group_by= and max_batch_cost= mend it.
-CPU-seconds (one torch thread, the better of {ROUNDS} rounds) depend least on what else the machine does.
-Queue delays are those of a crowd: all {served.texts} callers ask at the same moment.""")
+{served.name}: {ratio:.2f} times the texts per CPU-second of one by one,
+with the same vectors.
+{arrival.name}: each text is padded to the longest one of its batch, and {arrival.waste:.0%} of
+the work is padding: on a CPU that loses to no batching at all. group_by= and
+max_batch_cost= mend it.
+CPU-seconds (one torch thread, the better of {ROUNDS} rounds) depend least on what else
+the machine does. Queue delays are those of a crowd: all {served.texts} tasks, or {THREADS}
+threads, ask at the same moment.""")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What the demo measures and prints: the work of each run, counted where the model is called, and the table of it."""
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -47,12 +48,20 @@ class Meter:
     def __init__(self) -> None:
         self._run = Run("warm-up", 0)
         self._bar = tqdm(disable=True)
+        self._runs_expected = self._runs_begun = 0
+
+    def expect(self, runs: int) -> None:
+        """For the progress bars: how many runs there will be."""
+        self._runs_expected = runs
 
     def measure(self, name: str, embed_all: Callable[[list[str]], list[np.ndarray]], texts: list[str]) -> Run:
         run = self._run = Run(name, len(texts))
+        self._runs_begun += 1
+        title = f"run {self._runs_begun} of {self._runs_expected}: {name:<16}"
         form = "{desc} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} texts, {elapsed}"
         often = 0.2 if sys.stderr.isatty() else 10.0
-        with tqdm(total=len(texts), desc=f"{name:<22}", ncols=90, bar_format=form, mininterval=often) as self._bar:
+        width = min(78, shutil.get_terminal_size().columns)
+        with tqdm(total=len(texts), desc=title, ncols=width, bar_format=form, mininterval=often) as self._bar:
             start, cpu_start = time.perf_counter(), time.process_time()
             run.vectors = embed_all(texts)
             run.seconds, run.cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
@@ -72,8 +81,8 @@ class Meter:
 
 
 HEAD = """
-                       texts per          texts a    batch size  padding     queue delay    greatest
-                      CPU-second  ratio    second   mean    max    waste     p50      p99 difference
+                 texts/       texts/ batch size padding queue delay, s   vectors
+                  CPU-s ratio second  mean  max   waste     p50    p99 differ by
 """
 
 
@@ -83,10 +92,10 @@ def table(runs: list[Run]) -> str:
 
 
 def _line(run: Run, reference: Run) -> str:
-    p50, p99 = (f"{p:.2f} s" for p in np.percentile(run.queue_delays, [50, 99])) if run.queue_delays else "--"
+    p50, p99 = (f"{p:.2f}" for p in np.percentile(run.queue_delays, [50, 99])) if run.queue_delays else "--"
     difference = "-" if run is reference else f"{run.difference(reference):.1e}"
     return (
-        f"{run.name:<22}{run.per_cpu_second:10.1f}{run.per_cpu_second / reference.per_cpu_second:7.2f}"
-        f"{run.texts / run.seconds:10.1f}{np.mean(run.sizes):7.1f}{max(run.sizes):6d}{run.waste:9.0%}"
-        f"{p50:>8}{p99:>9}{difference:>12}"
+        f"{run.name:<16} {run.per_cpu_second:6.1f} {run.per_cpu_second / reference.per_cpu_second:5.2f}"
+        f" {run.texts / run.seconds:6.1f} {np.mean(run.sizes):5.1f} {max(run.sizes):4d} {run.waste:7.0%}"
+        f" {p50:>7} {p99:>6} {difference:>9}"
     )

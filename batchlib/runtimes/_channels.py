@@ -24,6 +24,7 @@ class Channels:
         self.latest: Channel | None = None
         self.running_loop: Callable[[], object] = _no_loop
         self._by_loop: dict[Any, Channel] = {}
+        self.several = False  # then a batch of one loop can be in the way of another's callers
 
     def here(self) -> tuple[Channel, bool]:
         """The channel of the loop or run that the present code is in, and whether it is new."""
@@ -50,7 +51,9 @@ class Channels:
 
             channel = LoopChannel(loop)
             self.running_loop = get_running_loop
-        return self._by_loop.setdefault(loop, channel)
+        channel = self._by_loop.setdefault(loop, channel)
+        self.several = len(self._by_loop) > 1
+        return channel
 
 
 def _no_loop() -> None:

@@ -37,12 +37,7 @@ class SystemClock:
             heapq.heappush(self._due, (instant, next(self._tickets), callback))
             if self._thread is None:
                 thread = threading.Thread(target=self._serve, name="batchlib-clock", daemon=True)
-                try:
-                    thread.start()  # an interrupt in here leaves no thread that cannot be joined
-                except RuntimeError:
-                    if threading.main_thread().is_alive():
-                        raise
-                    return  # the program is ending: whatever waits is about to be told so
+                thread.start()  # an interrupt in here leaves no thread that cannot be joined
                 self._thread = thread
             elif self._due[0][0] == instant:
                 self._changed.notify()

@@ -8,7 +8,6 @@ back. Callers come in through `_calls`; `_core/README.md` has the order of event
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +30,8 @@ from ._channels import Channels
 from ._clock import SystemClock
 from ._gate import Gate
 from ._observers import Observers
-from ._places import in_trio, on_loop
+from ._places import on_loop
+from ._put_off import PutOff
 from ._threads import THREADS, PrivateLoop, Workers
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Driver:
             self.core.close(self.now(), drain=False)
         self.gate = Gate(self.lock, self.core, clock, _lifecycle.Notify(self))
         self.channels = Channels()
+        self.put_off = PutOff(self.lock, clock, _lifecycle.Wake(self))
         self._asked = False  # a worker has been asked to look, and has not yet done so
         self.nested = False  # some request came from inside a batch; most batchers never see one
         self.workers = Workers(self._options.name)
@@ -134,6 +135,8 @@ class Driver:
             channel.soon(self)
         elif actions:
             self.perform(actions, channel)
+        elif self.channels.several:
+            _running.reap(self)
 
     def _keep_apart(self, request: Request, place: object) -> None:
         request.group = place if request.group is None else (place, request.group)
@@ -168,18 +171,22 @@ class Driver:
     def take(self) -> Batch | None:
         """For a free worker: looks at what waits, and gives it the batch to run."""
         self._asked = False  # before the look: whoever comes after it asks again
+        self.put_off.catch_up()
         with self.lock:
             actions = self.core.wake(self.now())
         return self.perform(actions, None, keep=WORKER)
 
     def finish(self, batch: Batch, outcomes: Sequence[Any], *, worker: bool = False) -> Batch | None:
-        """A batch has ended. `worker`: the caller is a thread of the batcher, and gets the next batch, if any."""
+        """A batch has ended. `worker`: the caller sees to the next batch itself, and gets it, if there is one."""
         count: object = len(outcomes) if hasattr(outcomes, "__len__") else type(outcomes).__name__
         if count != batch.size:
             message = f"the executor must give a sequence of one outcome per request: {batch.size}, not {count}"
             outcomes = failures(BatchContractError(message), batch.size)
         own = in_slots(outcomes)
+        self.put_off.catch_up()
         with self.lock:
+            if batch.done:
+                return None  # given up before, and the hooks were told then
             now = self.now()
             actions = self.core.finish(batch, own, now, clean=own is outcomes)
         batch.handle = None
@@ -199,6 +206,7 @@ class Driver:
 
     def wake(self) -> None:
         """Lets the core look at what waits, now."""
+        self.put_off.catch_up()
         with self.lock:
             actions = self.core.wake(self.now())
         self.perform(actions, None)
@@ -223,7 +231,7 @@ class Driver:
                     _running.start(self, action.batch)
             elif isinstance(action, WakeAt):
                 if action.instant > -math.inf:
-                    self._clock.call_at(action.instant, _lifecycle.Wake(self))
+                    self._wake_at(action.instant)
                 elif channel is not None:
                     channel.soon(self)
             elif isinstance(action, Abandon):
@@ -233,6 +241,12 @@ class Driver:
         if self.gate.watchers:
             self.notify()
         return kept
+
+    def _wake_at(self, instant: float) -> None:
+        try:
+            self._clock.call_at(instant, _lifecycle.Wake(self))
+        except RuntimeError:  # no thread to be had, as when the program is ending: who waits would wait for ever
+            self.close(drain=False, timeout=None)
 
     def _resolve(self, requests: Sequence[Request]) -> None:
         if self._hooked:
@@ -310,14 +324,6 @@ class Driver:
         with self.lock:
             actions = () if self.core.idle else self.core.close(self.now(), drain=False, running=True)
         self.perform(actions, None)
-
-    async def aclose(self, drain: bool, timeout: float | None) -> None:
-        """`close` in a thread that nobody has to wait for: cancelled, the closing goes on."""
-        if in_trio():
-            trio = sys.modules["trio"]
-            await trio.to_thread.run_sync(self.close, drain, timeout, abandon_on_cancel=True)
-        else:
-            await sys.modules["asyncio"].to_thread(self.close, drain, timeout)
 
     def stop(self) -> None:
         """Ends the threads; an async batch in one of them is cancelled."""

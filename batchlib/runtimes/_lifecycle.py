@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+import threading
 import time
 import weakref
+from concurrent.futures import Future
+from contextvars import copy_context
 from typing import TYPE_CHECKING
 
 from ._clock import SystemClock
+from ._places import in_trio
 from ._threads import PrivateLoop, Workers
 
 if TYPE_CHECKING:
@@ -82,6 +87,29 @@ def register(driver: Driver, resources: Resources) -> None:
     """From now on `driver` is reset in a forked child, closed at exit, and its threads end when it is collected."""
     _drivers.add(driver)
     weakref.finalize(driver, resources.stop).atexit = False
+
+
+async def aclose(driver: Driver, drain: bool, timeout: float | None) -> None:
+    """`close` in a thread that nobody has to wait for: cancelled, the closing goes on.
+
+    A daemon thread, as trio's are: asyncio's own pool is joined when the loop ends, and a batch may hang.
+    """
+    if in_trio():
+        await sys.modules["trio"].to_thread.run_sync(driver.close, drain, timeout, abandon_on_cancel=True)
+        return
+    closed: Future[None] = Future()
+    closed.set_running_or_notify_cancel()  # so that a caller who leaves does not cancel it
+
+    def close() -> None:
+        try:
+            driver.close(drain, timeout)
+        except BaseException as error:
+            closed.set_exception(error)
+        else:
+            closed.set_result(None)
+
+    threading.Thread(target=copy_context().run, args=(close,), name="batchlib-close", daemon=True).start()
+    await sys.modules["asyncio"].wrap_future(closed)
 
 
 def _reset_in_child() -> None:

@@ -79,10 +79,10 @@ class Observers:
         for hook in self._hooks:
             try:
                 hook(event)
-            except Exception as error:  # an observer must not change what it observes
+            except BaseException as error:  # an observer must not change what it observes; a SystemExit neither
                 self.report(f"a hook raised on {type(event).__name__}", error)
 
-    def report(self, what: str, error: Exception) -> None:
+    def report(self, what: str, error: BaseException) -> None:
         """Logs what no caller can be told."""
         import logging
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .._context import inside
@@ -22,17 +23,24 @@ if TYPE_CHECKING:
 
 
 def start(driver: Driver, batch: Batch) -> None:
-    """Sends a batch to where it runs."""
-    requests = batch.requests
-    if not requests:
-        return  # its last caller has left in the meantime
-    try:
-        if driver.per_loop:
-            _home(driver, requests).start(driver, batch)
-        else:
-            driver.workers.put(driver, batch, driver.core.max_concurrent_batches)
-    except RuntimeError as error:  # no thread to be had, or the loop has been closed
-        fail(driver, batch, error)
+    """Sends a batch to where it runs.
+
+    One that cannot run makes room for the next, which may not run either: a loop, because thousands can wait.
+    """
+    following: Batch | None = batch
+    while following is not None:
+        requests = following.requests
+        if not requests:
+            return  # its last caller has left in the meantime
+        try:
+            if driver.per_loop:
+                _home(driver, requests).start(driver, following)
+            else:
+                driver.workers.put(driver, following, driver.core.max_concurrent_batches)
+            return
+        except RuntimeError as error:  # no thread to be had, or the loop has been closed
+            outcomes = failures(error, following.size)
+        following = driver.finish(following, outcomes, worker=True)
 
 
 def stop(driver: Driver, batch: Batch) -> None:
@@ -73,6 +81,8 @@ async def run_async(driver: Driver, batch: Batch, interrupts: tuple[type[BaseExc
         return  # given up in the meantime
     try:
         outcomes = await driver.executor.run_async(requests)
+    except GeneratorExit as error:  # perhaps its task is being collected, after its loop was closed
+        driver.put_off.call(partial(fail, driver, batch, error))
     except BaseException as error:
         fail(driver, batch, error)
         if isinstance(error, interrupts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextvars import Context
 from queue import SimpleQueue
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core._request import Request
 from .._core._transitions import State
+from ._places import on_loop
 from ._running import run
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ class ThreadChannel:
         for request in requests:
             try:
                 request.waiter.release()
-            except (
-                BaseException
-            ) as error:  # from a future's callback, or its owner has set it: no neighbour's business
+            except BaseException as error:  # from a future's callback, or its owner has set it: no neighbour's business
                 threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))
 
 
@@ -86,6 +85,18 @@ class RequestFuture(Future[Any]):
             self._request = None
         return self.cancelled()
 
+    def __await__(self) -> Generator[Any]:
+        raise TypeError("submit gives a future for threads: await the function itself, or asyncio.wrap_future(future)")
+
+    def result(self, timeout: float | None = None) -> Any:
+        """As the standard library's. On a loop's own thread, which it blocks, the request waits for no tick."""
+        if not self.done() and on_loop():
+            self._driver.wake()
+        try:
+            return super().result(timeout)
+        finally:
+            del self  # an error's traceback knows this frame: a cycle would keep the items until a collection
+
     def running(self) -> bool:
         request = self._request
         return request is not None and request.state is State.RUNNING
@@ -113,6 +124,7 @@ class Workers:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._busy = 0  # pieces of work queued or in hand
+        self._stopped = False
 
     def put(self, driver: Driver, batch: Batch | None, most: int) -> None:
         """Gives a batch to a thread; None tells it to ask for one. RuntimeError if there is no thread to be had.
@@ -131,6 +143,8 @@ class Workers:
                         self._busy -= 1
                         raise
         self._queue.put((driver, batch))
+        if self._stopped:  # by a close that came in between: the thread just made was not told
+            self._queue.put(None)
 
     def _work(self) -> None:
         while (work := self._queue.get()) is not None:
@@ -149,6 +163,7 @@ class Workers:
 
     def stop(self) -> None:
         """Ends the threads once they have run what is queued. Takes no lock: a collection of the batcher calls it."""
+        self._stopped = True  # before the look: whoever adds a thread after it tells that thread
         for _ in self._threads:
             self._queue.put(None)
 

@@ -1,5 +1,6 @@
 """A future's callback runs where its batch ended, which is often a thread of the batcher itself."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -91,3 +92,22 @@ def test_a_callback_that_ends_its_thread_harms_no_neighbour(monkeypatch: pytest.
     assert (blocker.result(30), third.result(30)) == (0, 3)
     assert function.call(4) == 4
     assert [report.exc_type.__name__ for report in reported] == ["SystemExit", "InvalidStateError"]
+
+
+def test_the_result_of_a_future_on_a_loops_own_thread_needs_no_tick() -> None:
+    function = batched(same)
+
+    async def main() -> int:
+        return function.submit(1).result(30)  # blocks the loop, as anywhere else; but it comes
+
+    assert asyncio.run(main()) == 1
+
+
+def test_awaiting_a_future_for_threads_says_what_to_await() -> None:
+    function = batched(same)
+
+    async def main() -> None:
+        with pytest.raises(TypeError, match="await the function itself"):
+            await function.submit(1)
+
+    asyncio.run(main())
