@@ -124,7 +124,7 @@ def test_without_disk_space(machine: Machine) -> None:
     machine.python()
     (machine.root / "bin/df").unlink()
     machine.program("df", "#!/bin/sh\necho header\necho disk 9 9 102400 9 place\n")
-    assert refused(machine.run("demo"), "no disk space", "1500 MB", "100 MB free", "make demo")
+    assert refused(machine.run("demo"), "no disk space", "1800 MB", "100 MB free", "make demo")
     assert not (machine.checkout / ".venv").exists()
 
 
