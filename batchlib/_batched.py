@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
-from ._context import UNSET, Unset, duration, number
+from ._context import UNSET, Unset, duration, hashable, number
 from ._core._statistics import Statistics
 from ._intake import CallOptions, Intake
 from ._map import Results
@@ -202,7 +202,8 @@ class Configured(Generic[P, R]):
         """
         if not sources:
             raise TypeError("map() needs at least one iterable")
-        for source in sources:
+        given: tuple[Any, ...] = sources
+        for source in given:
             if not isinstance(source, Iterable | AsyncIterable):
                 raise TypeError(f"map() takes iterables of items, not {source!r}")
         return self._map(sources, ordered, return_exceptions, look_ahead)
@@ -259,7 +260,7 @@ class Batched(Configured[P, R]):
         """
         checked = CallOptions(
             timeout if isinstance(timeout, Unset) else duration("timeout", timeout),
-            tenant,
+            hashable("tenant", tenant),
             priority if isinstance(priority, Unset) else number("priority", priority),
         )
         return Configured(self._live, checked, self._owner)

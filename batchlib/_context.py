@@ -157,7 +157,7 @@ def request_options(
         replace(
             outer,
             until=until,
-            tenant=outer.tenant if isinstance(tenant, Unset) else tenant,
+            tenant=outer.tenant if isinstance(tenant, Unset) else hashable("tenant", tenant),
             priority=outer.priority if isinstance(priority, Unset) else number("priority", priority),
         )
     )
@@ -192,6 +192,15 @@ def duration(name: str, value: float | timedelta | None) -> float | None:
     if not seconds >= 0:
         raise ValueError(f"{name} must be {legal}, not {value!r}")
     return seconds
+
+
+def hashable(name: str, value: T) -> T:
+    """Checked here, in its caller: a policy would find out later, when it is too late to say so."""
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(f"{name} must be hashable, not {value!r}") from None
+    return value
 
 
 def number(name: str, value: Any, legal: str = "a number") -> float:

@@ -69,14 +69,11 @@ class Results(Generic[R]):
         rows = _Rows(self._sources)
         try:
             while True:
-                pulled = False
                 while window.size < self._look_ahead and not (window.size and self._driver.held_back):
                     args = rows.pull()
                     if args is _EMPTY:
                         break
-                    pulled |= self._submit_from_thread(window, inbox, args)
-                if pulled:
-                    self._driver.wake()
+                    self._submit_from_thread(window, inbox, args)
                 if not window.size:
                     return rows.end()
                 while not window.ready:
@@ -85,17 +82,15 @@ class Results(Generic[R]):
         finally:
             window.cancel(self._driver)
 
-    def _submit_from_thread(self, window: _Window, inbox: Inbox, args: tuple[Any, ...]) -> bool:
+    def _submit_from_thread(self, window: _Window, inbox: Inbox, args: tuple[Any, ...]) -> None:
         index = window.reserve()
         try:
             request = self._prepare(args)
             inbox.attach(request)
             window.enter(request, index)
-            self._driver.submit_from_thread(request, gather=True)
+            self._driver.submit_from_thread(request)
         except Exception as error:  # this item's own: a wrong call, or a cost function that raises
             window.refused(index, error)
-            return False
-        return True
 
     async def _iterate_async(self) -> AsyncGenerator[Any, None]:
         driver = self._driver

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from ._context import duration, number
+from ._context import duration, hashable, number
 from ._core._policies import Policies
 from ._core._protocols import DispatchPolicy, Executor, Limit
 from ._intake import IntakeOptions
@@ -82,17 +82,17 @@ class Given:
                 cost=options["cost"],
                 group_by=options["group_by"],
                 timeout=duration("timeout", options["timeout"]),
-                tenant=options["tenant"],
+                tenant=hashable("tenant", options["tenant"]),
                 priority=_priority(options["priority"]),
             ),
             driver=DriverOptions(
                 name=_text("name", options["name"]) or name,
                 version=_text("version", options["version"]),
-                clock=options["clock"],
+                clock=_with_methods("clock", options["clock"], "now", "call_at"),
                 hooks=_hooks(options["hooks"]),
                 max_execution_time=duration("max_execution_time", options["max_execution_time"]),
             ),
-            executor=options["executor"],
+            executor=_executor(options["executor"]),
             collate=options["collate"],
             bisect_errors=options["on_error"] == "bisect",
         )
@@ -184,6 +184,18 @@ def _with_start(option: str, policy: Any) -> Any:
         hint = f"; did you mean {policy.__name__}(...)?" if isinstance(policy, type) else ""
         raise TypeError(f"{option} takes policy objects, which have a start() method, not {policy!r}{hint}")
     return policy
+
+
+def _with_methods(option: str, value: Any, *names: str) -> Any:
+    missing = [name for name in names if not hasattr(value, name)]
+    if value is not None and (missing or isinstance(value, type)):
+        raise TypeError(f"{option} must be None or an object with {', '.join(names)}, not {value!r}")
+    return value
+
+
+def _executor(value: Any) -> Any:
+    checked = _with_methods("executor", value, "is_async")
+    return checked and _with_methods("executor", value, "run_async" if value.is_async else "run")
 
 
 def whole(option: str, value: Any) -> int:

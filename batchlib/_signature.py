@@ -113,8 +113,8 @@ class BatchSignature:
 
 def by_type_and_value(value: Hashable) -> Hashable:
     """A key under which 1, 1.0 and True differ, inside tuples and frozen sets too."""
-    if type(value) is tuple:
-        return (tuple, tuple([by_type_and_value(element) for element in value]))
+    if isinstance(value, tuple):  # named ones too
+        return (type(value), tuple([by_type_and_value(element) for element in value]))
     if type(value) is frozenset:
         return (frozenset, frozenset([by_type_and_value(element) for element in value]))
     return (type(value), value)

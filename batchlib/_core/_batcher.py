@@ -68,12 +68,13 @@ class Batcher:
 
     # ---- events
 
-    def submit(self, request: Request, now: float) -> Sequence[Action]:
-        """A request asks to join. SOON says: call `wake` once the arrivals of this tick are in."""
+    def submit(self, request: Request, now: float, *, ahead: bool = False) -> Sequence[Action]:
+        """A request asks to join, or is refused. SOON says: call `wake` once the arrivals of this tick are in.
+        `ahead`: whoever submits runs ahead of its results and cannot pause, so without room it is refused."""
         self._books.submitted += 1
         self._sequence = request.sequence = self._sequence + 1
-        if self._guarded:
-            refusal = self._refusal(request, now)
+        if self._guarded or ahead:
+            refusal = self._refusal(request, now, ahead)
             if refusal is not None:
                 return self._refuse(request, refusal)
         group = self._groups.by_key.get(request.group)
@@ -182,13 +183,13 @@ class Batcher:
 
     # ---- admission
 
-    def _refusal(self, request: Request, now: float) -> Refusal | None:
+    def _refusal(self, request: Request, now: float, ahead: bool) -> Refusal | None:
         if self.closed:
             return Refusal(refusals.closed_for_new(self.waiting), self, ())
-        refusal = self._states.refusal(request, self, now)
+        refusal = self._states.refusal(request, self, now, ahead)
         if refusal is not None and isinstance(refusal.error, Overloaded) and refusal.error.retry_after is None:
-            ahead = math.ceil(self.waiting / self.max_batch_size) / self.max_concurrent_batches
-            refusal.error.retry_after = self._books.time_for(max(1.0, ahead), running=len(self._batches))
+            batches = math.ceil(self.waiting / self.max_batch_size) / self.max_concurrent_batches
+            refusal.error.retry_after = self._books.time_for(max(1.0, batches), running=len(self._batches))
         return refusal
 
     def _refuse(self, request: Request, refusal: Refusal) -> Sequence[Action]:

@@ -77,8 +77,13 @@ class PolicyStates:
         self._look_up()
         return policies.limits != old.limits and not policies.oversize_alone
 
-    def refusal(self, request: Request, room: WaitingRoom, now: float) -> Refusal | None:
-        """Why the request may not join; None if it may. A policy that raises fails its caller with what it raised."""
+    def refusal(self, request: Request, room: WaitingRoom, now: float, ahead: bool) -> Refusal | None:
+        """Why the request may not join; None if it may. A policy that raises fails its caller with what it raised.
+
+        ahead: whoever submits runs ahead of its results, and cannot be held back in any other way.
+        """
+        if ahead and any(holds_back(room) for holds_back in self.holds_back):
+            return Refusal(refusals.no_room(request, room.waiting), room, ())
         if not self.limits.oversize_alone:
             too_large = self.too_large(request)
             if too_large is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import BatchFailed, Closed, DeadlineExceeded, ItemTooLarge, Shed
+from ..errors import BatchFailed, Closed, DeadlineExceeded, ItemTooLarge, Overloaded, Shed
 from ._request import Request
 from ._transitions import State
 
@@ -13,6 +13,13 @@ def closed_for_new(waiting: int) -> Closed:
     return Closed(
         f"the batcher is closed and takes no more requests ({waiting} still waiting); it cannot be opened again: "
         "decorate the function anew"
+    )
+
+
+def no_room(request: Request, waiting: int) -> Overloaded:
+    return Overloaded(
+        f"{waiting} requests wait, which is all that may (tenant={request.tenant!r}), and submit cannot pause an event "
+        "loop: await the call, submit from a thread, or raise max_waiting"
     )
 
 

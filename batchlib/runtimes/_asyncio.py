@@ -138,6 +138,10 @@ class LoopChannel:
         if batch.handle is not None:
             batch.handle.cancel()
 
+    def call(self, call: Callable[..., object], *args: object) -> None:
+        """Calls back on the loop, from any thread. RuntimeError if it is closed."""
+        self.loop.call_soon_threadsafe(call, *args)
+
     def deliver_call(self, call: Callable[..., object], *args: object) -> None:
         try:
             self.loop.call_soon_threadsafe(call, *args)

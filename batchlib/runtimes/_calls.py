@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core._actions import SOON
 from .._core._request import Request
+from .._core._transitions import State
 from ..errors import BlockingCallError, Overloaded, ReentrantCallError
 from ._places import on_loop, scope_deadline
 from ._running import reap
@@ -96,10 +97,9 @@ def submit(driver: Driver, request: Request) -> RequestFuture:
             driver.gate.wait_for_room(request)
         driver.submit_from_thread(request)
         return future
-    if driver.held_back:
-        waiting = driver.statistics().waiting
-        raise Overloaded(f"{waiting} requests wait: await the call instead, or submit from a thread, which blocks")
-    driver.submit(request, driver.here())
+    driver.submit(request, driver.here(), ahead=True)
+    if request.state is State.REJECTED and isinstance(error := future.exception(), Overloaded):
+        raise error
     return future
 
 
@@ -112,6 +112,6 @@ def refuse_to_block(driver: Driver, what: str, instead: str) -> None:
         raise BlockingCallError(f"{what} would block this event loop: {instead}")
     if driver.workers.here():
         raise ReentrantCallError(
-            f"{what} would block a thread of the batcher that has to do the work: do it in another thread, or call the "
-            "undecorated function (`.direct`)"
+            f"{what} would block a thread of the batcher itself, which has to do the work that it waits for: call the "
+            "undecorated function (`.direct`); in a future's callback, hand the work to a thread that nobody waits for"
         )

@@ -93,8 +93,8 @@ class Driver:
 
     # ---- requests
 
-    def submit_from_thread(self, request: Request, *, gather: bool = False) -> None:
-        """A thread's arrival: looked at straight away, or with `gather` when `wake` is called."""
+    def submit_from_thread(self, request: Request) -> None:
+        """A thread's arrival; its waiter has been attached."""
         if request.chain:
             self.refuse_reentry(request.chain)
         if self.per_loop:
@@ -102,35 +102,39 @@ class Driver:
         with self.lock:
             now = request.arrival = self.now()
             actions = self.core.submit(request, now)
-            soon = bool(actions) and actions[-1] is SOON[0]
-            if soon and self.per_loop and not gather:
-                actions = (*actions[:-1], *self.core.wake(now))
-        if soon and not self.per_loop and not gather:
-            self._ask_worker()
-        if actions and actions is not SOON:
+        if actions is not SOON:
             self.perform(actions, None)
+        if actions and actions[-1] is SOON[0]:
+            self._ask()
         elif self.per_loop and not actions:
             _running.reap(self)
 
-    def _ask_worker(self) -> None:
-        """Lets a free worker take what waits. It closes the batch when it gets to it; more may have come by then."""
-        if not self._asked:
-            self._asked = True
-            try:
+    def _ask(self) -> None:
+        """Has whoever will run the batch take it: it closes when a place gets to it, and more may have come by then."""
+        if self._asked:
+            return
+        self._asked = True
+        try:
+            if self.per_loop:
+                self.private.channel().call(self._look)
+            else:
                 self.workers.put(self, None, self.core.max_concurrent_batches)
-            except RuntimeError:  # no thread to be had: dispatching will say so to the callers
-                self._asked = False
-                self.wake()
+        except RuntimeError:  # no thread to be had: dispatching will say so to the callers
+            self._look()
 
-    def submit(self, request: Request, channel: Channel) -> None:
-        """An arrival on the loop of `channel`; its waiter has been attached."""
+    def _look(self) -> None:
+        self._asked = False  # before the look: whoever comes after it asks again
+        self.wake()
+
+    def submit(self, request: Request, channel: Channel, *, ahead: bool = False) -> None:
+        """An arrival on the loop of `channel`; its waiter has been attached. `ahead`: nobody waits for its outcome."""
         if request.chain:
             self.refuse_reentry(request.chain)
         if self.per_loop:
             self._keep_apart(request, channel if request.channel is not THREADS else self.private)
         with self.lock:
             now = request.arrival = self.now()
-            actions = self.core.submit(request, now)
+            actions = self.core.submit(request, now, ahead=ahead)
         if actions is SOON:
             channel.soon(self)
         elif actions:

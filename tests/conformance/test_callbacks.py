@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support import Held
 
-from batchlib import ReentrantCallError, batched
+from batchlib import Overloaded, ReentrantCallError, batched
 
 
 def same(items: list[int]) -> list[int]:
@@ -111,3 +111,21 @@ def test_awaiting_a_future_for_threads_says_what_to_await() -> None:
             await function.submit(1)
 
     asyncio.run(main())
+
+
+def test_a_future_without_room_on_a_loop_is_refused_with_its_numbers_and_counted() -> None:
+    held, events = Held(), list[Any]()
+    function = batched(held, max_waiting=1, hooks=[events.append])
+
+    async def main() -> None:
+        function.submit(1)
+        with pytest.raises(Overloaded, match=r"1 requests wait.*tenant='acme'.*max_waiting"):
+            function.options(tenant="acme").submit(2)
+
+    running = function.submit(0)
+    assert held.started.wait(30)
+    asyncio.run(main())
+    assert function.statistics().rejected == 1
+    held.gate.set()
+    assert running.result(30) == 0
+    assert [event.detail for event in events if getattr(event, "error", None) == "Overloaded"]
