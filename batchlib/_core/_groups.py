@@ -222,8 +222,9 @@ class Groups:
         self.by_key.pop(group.key, None)
 
     def discard(self, group: WaitingGroup) -> None:
-        """Forgets a group that has become empty."""
-        self.forget(group)
+        """Forgets a group that has become empty; `forget`, written out."""
+        group.ticket = 0
+        self.by_key.pop(group.key, None)
         if group.queue.arrival_order:  # nothing is left in it: the next group, most often the same, can have it
             group.key = None
             self._spare = group

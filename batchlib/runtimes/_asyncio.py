@@ -79,7 +79,8 @@ class LoopChannel:
         ticker, self._ticker = self._ticker, None
         if ticker is not None and self._if_lost is not None:
             ticker.remove_done_callback(self._if_lost)
-        driver.put_off.catch_up()
+        if driver.put_off.calls:
+            driver.put_off.catch_up()
         with driver.lock:
             actions = driver.core.wake(driver.now())
         mine = driver.perform(actions, self, keep=self)

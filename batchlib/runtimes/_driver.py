@@ -175,7 +175,8 @@ class Driver:
     def take(self) -> Batch | None:
         """For a free worker: looks at what waits, and gives it the batch to run."""
         self._asked = False  # before the look: whoever comes after it asks again
-        self.put_off.catch_up()
+        if self.put_off.calls:
+            self.put_off.catch_up()
         with self.lock:
             actions = self.core.wake(self.now())
         return self.perform(actions, None, keep=WORKER)
@@ -187,7 +188,8 @@ class Driver:
             message = f"the executor must give a sequence of one outcome per request: {batch.size}, not {count}"
             outcomes = failures(BatchContractError(message), batch.size)
         own = in_slots(outcomes)
-        self.put_off.catch_up()
+        if self.put_off.calls:
+            self.put_off.catch_up()
         with self.lock:
             if batch.done:
                 return None  # given up before, and the hooks were told then
@@ -210,7 +212,8 @@ class Driver:
 
     def wake(self) -> None:
         """Lets the core look at what waits, now."""
-        self.put_off.catch_up()
+        if self.put_off.calls:
+            self.put_off.catch_up()
         with self.lock:
             actions = self.core.wake(self.now())
         self.perform(actions, None)
@@ -227,12 +230,14 @@ class Driver:
             if isinstance(action, Resolve):
                 self._resolve(action.requests)
             elif isinstance(action, Dispatch):
-                if keep is not None and kept is None and (keep is WORKER or _is_at(action.batch.requests, keep)):
-                    kept = action.batch
-                    self._started(kept)
+                batch = action.batch
+                batch.batcher = self
+                if self._hooked:
+                    self._observers.batch_started(batch)
+                if keep is not None and kept is None and (keep is WORKER or _is_at(batch.requests, keep)):
+                    kept = batch
                 else:
-                    self._started(action.batch)
-                    _running.start(self, action.batch)
+                    _running.start(self, batch)
             elif isinstance(action, WakeAt):
                 if action.instant > -math.inf:
                     self._wake_at(action.instant)
@@ -267,12 +272,6 @@ class Driver:
             by_channel.setdefault(request.channel, []).append(request)
         for channel, those in by_channel.items():
             channel.deliver(those)
-
-    def _started(self, batch: Batch) -> None:
-        """The batch is about to run."""
-        batch.batcher = self
-        if self._hooked:
-            self._observers.batch_started(batch)
 
     # ---- places
 

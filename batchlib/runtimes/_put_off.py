@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 class PutOff:
     """Makes such calls at once where the lock is free, and otherwise keeps them until it is.
 
-    Whoever looks for work calls `catch_up` first, so nothing that was given up here is dispatched.
+    Whoever looks for work calls `catch_up` first where there are `calls`, so what was given up is not dispatched.
     """
 
     def __init__(self, lock: threading.Lock, clock: Clock, wake: Callable[[], object]) -> None:
         self._lock = lock
         self._clock = clock
         self._wake = wake  # keeps nothing alive
-        self._calls: deque[Callable[[], object]] = deque()
+        self.calls: deque[Callable[[], object]] = deque()  # empty nearly always
 
     def call(self, call: Callable[[], object]) -> None:
         if self._lock.acquire(blocking=False):
             self._lock.release()  # now it can only be held by another thread
             call()
         else:
-            self._calls.append(call)
+            self.calls.append(call)
             self._clock.call_at(self._clock.now(), self._wake)
 
     def catch_up(self) -> None:
         """To be called without the lock."""
-        while self._calls:
+        while self.calls:
             try:
-                call = self._calls.popleft()
+                call = self.calls.popleft()
             except IndexError:  # another thread was faster
                 return
             call()
