@@ -14,6 +14,7 @@ from .runtimes._threads import Inbox, outcome_of
 
 R = TypeVar("R")
 _EMPTY: Any = object()
+_AT_HAND = (list, tuple, range, str, bytes, dict, set, frozenset)
 
 
 class Results(Generic[R]):
@@ -67,13 +68,17 @@ class Results(Generic[R]):
         inbox = Inbox()
         window = _Window(self._ordered, self._return_exceptions)
         rows = _Rows(self._sources)
+        # Items that are all there are looked at together. Any other source may be slow, so its items are not held back.
+        at_hand = all(type(source) in _AT_HAND for source in self._sources)
         try:
             while True:
                 while window.size < self._look_ahead and not (window.size and self._driver.held_back):
                     args = rows.pull()
                     if args is _EMPTY:
                         break
-                    self._submit_from_thread(window, inbox, args)
+                    self._submit_from_thread(window, inbox, args, more=at_hand)
+                if at_hand:
+                    self._driver.wake()
                 if not window.size:
                     return rows.end()
                 while not window.ready:
@@ -82,13 +87,13 @@ class Results(Generic[R]):
         finally:
             window.cancel(self._driver)
 
-    def _submit_from_thread(self, window: _Window, inbox: Inbox, args: tuple[Any, ...]) -> None:
+    def _submit_from_thread(self, window: _Window, inbox: Inbox, args: tuple[Any, ...], more: bool) -> None:
         index = window.reserve()
         try:
             request = self._prepare(args)
             inbox.attach(request)
             window.enter(request, index)
-            self._driver.submit_from_thread(request)
+            self._driver.submit_from_thread(request, more=more)
         except Exception as error:  # this item's own: a wrong call, or a cost function that raises
             window.refused(index, error)
 

@@ -93,8 +93,8 @@ class Driver:
 
     # ---- requests
 
-    def submit_from_thread(self, request: Request) -> None:
-        """A thread's arrival; its waiter has been attached."""
+    def submit_from_thread(self, request: Request, *, more: bool = False) -> None:
+        """A thread's arrival; its waiter has been attached. `more`: others follow at once, and then `wake`."""
         if request.chain:
             self.refuse_reentry(request.chain)
         if self.per_loop:
@@ -104,7 +104,7 @@ class Driver:
             actions = self.core.submit(request, now)
         if actions is not SOON:
             self.perform(actions, None)
-        if actions and actions[-1] is SOON[0]:
+        if actions and actions[-1] is SOON[0] and not more:
             self._ask()
         elif self.per_loop and not actions:
             _running.reap(self)
