@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import BatchFailed
+from ..errors import BatchContractError, BatchFailed
 
 # A future must never be given what ends a loop or fakes the end of an iterator.
 _LOOP_ENDING = (StopIteration, StopAsyncIteration)
@@ -27,6 +27,22 @@ def deliverable(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not isinstance(error, _LOOP_ENDING):
         return error
     return _wrap(error)
+
+
+def one_each(outcomes: Any, size: int) -> Sequence[Any]:
+    """What an executor gave, if that is one outcome per request; otherwise an error for each."""
+    if (type(outcomes) is list or type(outcomes) is tuple) and len(outcomes) == size:
+        return outcomes
+    actual: object = type(outcomes).__name__
+    try:
+        if hasattr(outcomes, "__len__"):
+            actual = len(outcomes)
+            if actual == size:
+                return list(outcomes)
+    except Exception as error:  # a foreign sequence
+        return failures(error, size)
+    message = f"the executor must give a sequence of one outcome per request: {size}, not {actual}"
+    return failures(BatchContractError(message), size)
 
 
 def in_slots(outcomes: Sequence[Any]) -> Sequence[Any]:

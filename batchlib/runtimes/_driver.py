@@ -22,8 +22,8 @@ from .._core._protocols import Clock, Executor, Hook
 from .._core._request import Request
 from .._core._statistics import Statistics
 from .._core._transitions import FINAL, State
-from ..errors import BatchContractError, ReentrantCallError
-from ..executors._errors import failures, in_slots
+from ..errors import ReentrantCallError
+from ..executors._errors import in_slots, one_each
 from . import _lifecycle, _running
 from ._calls import refuse_to_block
 from ._channels import Channels
@@ -183,10 +183,7 @@ class Driver:
 
     def finish(self, batch: Batch, outcomes: Sequence[Any], *, worker: bool = False) -> Batch | None:
         """A batch has ended. `worker`: the caller sees to the next batch itself, and gets it, if there is one."""
-        count: object = len(outcomes) if hasattr(outcomes, "__len__") else type(outcomes).__name__
-        if count != batch.size:
-            message = f"the executor must give a sequence of one outcome per request: {batch.size}, not {count}"
-            outcomes = failures(BatchContractError(message), batch.size)
+        outcomes = one_each(outcomes, batch.size)
         own = in_slots(outcomes)
         if self.put_off.calls:
             self.put_off.catch_up()

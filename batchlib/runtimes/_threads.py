@@ -181,6 +181,7 @@ class PrivateLoop:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._channel: LoopChannel | None = None
+        self._stopped = False
 
     def channel(self) -> LoopChannel:
         with self._lock:
@@ -192,13 +193,20 @@ class PrivateLoop:
                 loop = Context().run(asyncio.new_event_loop)  # which keeps the context that it is made in
                 name = f"batchlib-{self._name}-loop"
                 thread = threading.Thread(target=_run_loop, args=(loop,), name=name, daemon=True)
-                thread.start()
+                try:
+                    thread.start()
+                except BaseException:
+                    loop.close()
+                    raise
                 self._thread = thread
                 self._channel = LoopChannel(loop)
                 self._channel.interrupts = (asyncio.CancelledError,)  # nobody's program ends with this thread
+                if self._stopped:  # between the arrival and this, the batcher was closed
+                    self.stop()
             return self._channel
 
     def stop(self) -> None:
+        self._stopped = True  # first: a channel that is being made looks at it last
         channel = self._channel
         if channel is not None:
             channel.deliver_call(channel.loop.stop)

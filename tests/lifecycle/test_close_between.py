@@ -20,7 +20,9 @@ async def asynchronous(items: list[int]) -> list[int]:
     return items
 
 
-@pytest.mark.parametrize(("function", "place", "ask"), [(plain, "workers", "put"), (asynchronous, "private", "channel")])
+@pytest.mark.parametrize(
+    ("function", "place", "ask"), [(plain, "workers", "put"), (asynchronous, "private", "channel")]
+)
 def test_no_thread_is_left(monkeypatch: pytest.MonkeyPatch, function: Any, place: str, ask: str) -> None:
     f = batched(function, name=f"closed-between-{place}")
     threads = getattr(f._driver, place)
