@@ -131,7 +131,8 @@ class Configured(Generic[P, R]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same from a plain thread: blocks until the result is there.
 
-        BlockingCallError on an event loop's thread.
+        Raises what awaiting would raise; BlockingCallError on an event loop's thread, ReentrantCallError inside a batch
+        of its own and in a thread of the batcher. Interrupted, it leaves as a cancelled caller does.
         """
         result: R = call_blocking(self._driver, self._request(args, kwargs, self._options, self._owner))
         return result
@@ -140,7 +141,8 @@ class Configured(Generic[P, R]):
         """The same, as a future.
 
         Blocks while `max_waiting` requests wait; on a loop's thread it raises Overloaded then.
-        Cancelling the future works while the request waits; once it runs, `cancel()` gives False.
+        Every other error comes out of the future. Cancelling the future works while the request waits; once it runs,
+        `cancel()` gives False.
         """
         return submit(self._driver, self._intake.request(args, kwargs, self._options, self._owner))
 
