@@ -67,6 +67,11 @@ class Batch:
             self._cost = sum([request.cost for request in self.requests])
         return self._cost
 
+    @property
+    def longest(self) -> float:
+        """The largest cost among its requests, while it runs: what padding rounds all others up to."""
+        return max([request.cost for request in self.requests])
+
     def end(self, outcomes: Sequence[Any], clean: bool) -> list[Request]:
         """Gives each request whose caller is still there its outcome and final state, and returns those.
 

@@ -17,9 +17,11 @@ from ._actions import NOTHING, SOON, Abandon, Action, Dispatch, Report, Resolve,
 from ._batch import Batch
 from ._deadlines import Deadlines
 from ._groups import Groups, WaitingGroup
+from ._latency_model import LatencyModel
 from ._policies import Policies, PolicyStates, Refusal, optional
 from ._protocols import Decision
 from ._request import Request
+from ._running import Running
 from ._statistics import Books, Statistics
 from ._transitions import TRANSITIONS, Event, State, after
 
@@ -38,9 +40,10 @@ class Batcher:
         self.running = 0
         self._states = PolicyStates(policies)
         self._limits = self._states.limits
-        self._groups = Groups(self._states.ordering, self._limits)
+        self._running = Running()
+        self._batches = self._running.batches
+        self._groups = Groups(self._states.ordering, self._limits, self._running)
         self._deadlines = Deadlines()
-        self._batches: dict[int, Batch] = {}
         self.max_concurrent_batches = policies.max_concurrent_batches
         self._books = Books()
         self._sequence = 0
@@ -55,6 +58,10 @@ class Batcher:
     @property
     def running_batches(self) -> Sequence[Batch]:
         return tuple(self._batches.values())
+
+    @property
+    def latency_model(self) -> LatencyModel:
+        return self._running.latency_model
 
     @property
     def idle(self) -> bool:
@@ -77,6 +84,8 @@ class Batcher:
             refusal = self._refusal(request, now, ahead)
             if refusal is not None:
                 return self._refuse(request, refusal)
+        if self._states.carried_ordering is not None and (request.tenant is not None or request.priority):
+            self._groups = self._groups.ordered_by(self._states.take_over())
         group = self._groups.by_key.get(request.group)
         request.state = _ADMITTED
         try:
@@ -120,6 +129,8 @@ class Batcher:
         states = self._states
         if states.observers:
             states.told(states.observers, batch, now - batch.started)
+        if self._running.model is not None:
+            self._running.learn(batch, outcomes, clean, now)
         resolved = batch.end(outcomes, clean)
         self._books.finished(resolved, clean, now - batch.started)
         self.running -= len(resolved)
@@ -188,8 +199,7 @@ class Batcher:
             return Refusal(refusals.closed_for_new(self.waiting), self, ())
         refusal = self._states.refusal(request, self, now, ahead)
         if refusal is not None and isinstance(refusal.error, Overloaded) and refusal.error.retry_after is None:
-            batches = math.ceil(self.waiting / self.max_batch_size) / self.max_concurrent_batches
-            refusal.error.retry_after = self._books.time_for(max(1.0, batches), running=len(self._batches))
+            refusal.error.retry_after = self._books.time_to_clear(self)
         return refusal
 
     def _refuse(self, request: Request, refusal: Refusal) -> Sequence[Action]:
@@ -229,8 +239,8 @@ class Batcher:
 
     def _give_up(
         self, requests: Iterable[Request], event: Event, error: Callable[[Request], Exception], actions: list[Action]
-    ) -> bool:
-        """Ends those that wait, each with an error object of its own; says whether there were any."""
+    ) -> None:
+        """Ends those that wait, each with an error object of its own."""
         gone = []
         for request in list(requests):
             if request.state is State.WAITING:
@@ -238,7 +248,6 @@ class Batcher:
                 gone.append(request)
         if gone:
             actions.append(Resolve(gone))
-        return bool(gone)
 
     def _expire(self, now: float, actions: list[Action]) -> None:
         gone = []
@@ -261,7 +270,7 @@ class Batcher:
             except Exception as error:  # ranks that cannot be had or compared: nobody can say who is next
                 fault = refusals.policy_fault(self._states.ordering, f"raised {type(error).__name__}: {error}", error)
                 self._give_up(self._groups.everyone(), Event.FAIL, refusals.copies(fault), actions)
-                self._groups = Groups(self._states.ordering, self._limits)
+                self._groups = Groups(self._states.ordering, self._limits, self._running)
                 break
             if batch is None:
                 break
@@ -275,7 +284,7 @@ class Batcher:
         while (group := groups.pick()) is not None:
             decision = self._states.decide(group, now, self._draining)
             if isinstance(decision, BatchFailed):
-                self._fail_next(group, decision, actions)
+                self._give_up(group.first_up(), Event.FAIL, refusals.copies(decision), actions)
             else:
                 if decision.drop:
                     self._give_up(decision.drop, Event.SHED, refusals.shed(self.waiting), actions)
@@ -289,16 +298,6 @@ class Batcher:
             if group.waiting:
                 groups.ready(group)
         return None
-
-    def _fail_next(self, group: WaitingGroup, fault: BatchFailed, actions: list[Action]) -> None:
-        """A policy failed: those who would have been next get the error, so that it cannot strand anybody."""
-        try:
-            first = group.fill().requests
-        except Exception:  # the ordering itself is broken (its error is the fault's cause): nobody here can be served
-            first = ()
-        errors = refusals.copies(fault)
-        if not self._give_up(first, Event.FAIL, errors, actions):
-            self._give_up(group.by_arrival(), Event.FAIL, errors, actions)
 
     def _form(self, group: WaitingGroup, decision: Decision, now: float) -> Batch:
         requests = list(decision.dispatch)
@@ -342,9 +341,9 @@ class Batcher:
         return self._books.snapshot(
             now,
             max_execution_time,
-            waiting=self.waiting,
-            running=self.running,
+            self,
             waiting_since=[group.oldest_arrival for group in self._groups.by_key.values()],
-            running_since=[batch.started for batch in self._batches.values()],
+            tenants_tracked=self._states.tenants_tracked,
+            latency_model=None if self._running.model is None else self._running.model.estimate(),
             closed=self.closed,
         )

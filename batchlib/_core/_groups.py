@@ -13,10 +13,13 @@ import math
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import count, islice
+from operator import attrgetter
 from typing import Any
 
+from ._latency_model import LatencyModel
 from ._protocols import Decision, Filled, Limiter, Ordering, Room
 from ._request import Request
+from ._running import Running
 from ._transitions import State
 
 _SLACK = 64  # stale entries that are never worth a clean-up
@@ -68,6 +71,7 @@ class WaitingGroup:
         "_arrivals",  # a record of our own where the ordering policy's cannot be relied on; None otherwise
         "_filled",  # what `fill` gave during the present decision: needs no second check
         "_limits",
+        "_running",
         "alert",  # an arrival may change the rank, or has to wake the group
         "asleep",
         "key",
@@ -79,10 +83,11 @@ class WaitingGroup:
         "waiting",
     )
 
-    def __init__(self, key: Hashable, ordering: Ordering, limits: Limits) -> None:
+    def __init__(self, key: Hashable, ordering: Ordering, limits: Limits, running: Running) -> None:
         self.key = key
         self.queue = ordering.queue()
         self._limits = limits
+        self._running = running
         self._arrivals: deque[Request] | None = None if self.queue.arrival_order else deque()
         self.push = self.queue.push if self._arrivals is None else self._push_recorded
         self.waiting = 0
@@ -114,6 +119,22 @@ class WaitingGroup:
     def oldest_arrival(self) -> float:
         return next(self.by_arrival()).arrival
 
+    @property
+    def max_batch_size(self) -> int:
+        return self._limits.max_batch_size
+
+    @property
+    def running_batches(self) -> int:
+        return len(self._running.batches)
+
+    @property
+    def deadline_order(self) -> bool:
+        return getattr(self.queue, "deadline_order", False)
+
+    @property
+    def latency_model(self) -> LatencyModel:
+        return self._running.latency_model
+
     def room(self) -> Room:
         return LimitedRoom(self._limits)
 
@@ -140,6 +161,15 @@ class WaitingGroup:
             if room.full:
                 break
         return tuple(requests), room.full
+
+    def first_up(self) -> list[Request]:
+        """Those who have to take the blame when a policy fails, so that it cannot strand anybody: who would have been
+        next, or everyone, where the ordering itself is broken."""
+        try:
+            first = [request for request in self.fill().requests if request.state is State.WAITING]
+        except Exception:  # which is the cause of the policy's fault, or would be of its next one
+            first = []
+        return first or list(self.by_arrival())
 
     def can_follow(self, decision: Decision, now: float) -> bool:
         """Whether this is a decision: it dispatches what may leave as one batch, or names an instant that lies ahead,
@@ -201,9 +231,10 @@ class GroupHeap:
 class Groups:
     """Operations: find O(1), touch, ready, sleep, pick and rouse O(log groups)."""
 
-    def __init__(self, ordering: Ordering, limits: Limits) -> None:
+    def __init__(self, ordering: Ordering, limits: Limits, running: Running) -> None:
         self._ordering = ordering
         self._limits = limits
+        self._running = running
         self.by_key: dict[Hashable, WaitingGroup] = {}
         self._ready = GroupHeap()
         self.asleep = GroupHeap()
@@ -211,7 +242,7 @@ class Groups:
         self._spare: WaitingGroup | None = None
 
     def open(self, key: Hashable) -> WaitingGroup:
-        group = self._spare or WaitingGroup(key, self._ordering, self._limits)
+        group = self._spare or WaitingGroup(key, self._ordering, self._limits, self._running)
         self._spare = None
         group.key = key
         self.by_key[key] = group
@@ -232,6 +263,17 @@ class Groups:
     def everyone(self) -> Iterator[Request]:
         """All that wait, group by group."""
         return (request for group in self.by_key.values() for request in group.by_arrival())
+
+    def ordered_by(self, ordering: Ordering) -> Groups:
+        """The same requests in the order of another policy, every group ready. O(n log n)."""
+        groups = Groups(ordering, self._limits, self._running)
+        for request in sorted(self.everyone(), key=attrgetter("sequence")):
+            group = groups.by_key.get(request.group) or groups.open(request.group)
+            group.push(request)
+            group.waiting += 1
+        for group in groups.by_key.values():
+            groups.touch(group)
+        return groups
 
     def touch(self, group: WaitingGroup) -> None:
         """Makes a group ready after an arrival, at the rank of its present first request."""

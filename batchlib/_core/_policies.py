@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 from ..errors import BatchFailed
 from . import _refusals as refusals
 from ._groups import Limits, WaitingGroup
-from ._protocols import Admission, AdmissionPolicy, Decision, DispatchPolicy, Limit, OrderingPolicy, WaitingRoom
+from ._protocols import (
+    Admission,
+    AdmissionPolicy,
+    Decision,
+    DispatchPolicy,
+    Limit,
+    Ordering,
+    OrderingPolicy,
+    WaitingRoom,
+)
 from ._request import Request
 
 
@@ -25,6 +34,8 @@ class Policies:
     max_batch_size: int
     max_concurrent_batches: int
     oversize_alone: bool = False
+    carried_ordering: OrderingPolicy | None = None
+    """Takes over from `ordering` as soon as a request carries a priority or a tenant; None: nothing does."""
 
 
 class Refusal(NamedTuple):
@@ -45,6 +56,7 @@ class PolicyStates:
         self.policies = policies
         self.reports: list[Exception] = []
         self.ordering = policies.ordering.start()
+        self.carried_ordering = policies.carried_ordering
         self.dispatcher = policies.dispatch.start()
         self.admissions = [policy.start() for policy in policies.admission]
         self.limits = Limits(
@@ -58,6 +70,17 @@ class PolicyStates:
         self.on_dispatched = optional(self.admissions, "dispatched")
         self.on_ended = optional(self.admissions, "ended")
         self.observers = optional([self.dispatcher, *self.limits.limiters], "observe")
+
+    def take_over(self) -> Ordering:
+        """The state of the ordering that takes over from now on."""
+        assert self.carried_ordering is not None
+        self.ordering, self.carried_ordering = self.carried_ordering.start(), None
+        return self.ordering
+
+    @property
+    def tenants_tracked(self) -> int:
+        """How many tenants the policies keep an account for."""
+        return sum(getattr(state, "tenants_tracked", 0) for state in (self.ordering, *self.admissions))
 
     @property
     def can_refuse(self) -> bool:

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import Rejected
+from ._latency_model import LatencyModel
 from ._request import Request
 
 if TYPE_CHECKING:
+    from ._batch import Batch
     from ._events import BatchEnded, BatchStarted, RequestEnded
 
 
@@ -37,6 +39,19 @@ class WaitingRoom(Protocol):
 
     @property
     def max_batch_size(self) -> int: ...
+
+    @property
+    def max_concurrent_batches(self) -> int: ...
+
+    @property
+    def running_batches(self) -> Sequence[Batch]:
+        """The batches that run now, in the order of their dispatch."""
+        ...
+
+    @property
+    def latency_model(self) -> LatencyModel:
+        """How long batches take: learned from the moment that somebody first asks for it."""
+        ...
 
 
 class AdmissionPolicy(Protocol):
@@ -63,7 +78,11 @@ class Admission(Protocol):
 
 
 class OrderingPolicy(Protocol):
-    """Answers: who is served first? A description; the state is one Ordering per batcher and nesting."""
+    """Answers: who is served first? A description; the state is one Ordering per batcher and nesting.
+
+    Optional: `needs_runs`, an attribute that is True where the order only makes sense if those next to each other share
+    a batch. A policy that takes turns, such as FairShare, refuses to nest it.
+    """
 
     def start(self) -> Ordering:
         """New state for one batcher, or for one place in another policy that nests this one."""
@@ -71,7 +90,10 @@ class OrderingPolicy(Protocol):
 
 
 class Ordering(Protocol):
-    """State of an OrderingPolicy, shared by the queues of all groups (a tenant's account, for one)."""
+    """State of an OrderingPolicy, shared by the queues of all groups (a tenant's account, for one).
+
+    Optional: `tenants_tracked`, how many tenants it keeps an account for, for `statistics()`.
+    """
 
     def queue(self) -> Queue:
         """A new, empty queue for a group that has just got its first request."""
@@ -83,6 +105,9 @@ class Queue(Protocol):
 
     A request whose state is no longer WAITING has left, and must not be given out any more; `dispatched` or `removed`
     says so right after. If a method raises, the requests concerned fail with it as the cause.
+
+    Optional: `deadline_order`, an attribute that is True where the order is that of the deadlines and of nothing else,
+    so that a dispatch policy may pass over those who cannot make it.
     """
 
     arrival_order: bool
@@ -168,6 +193,24 @@ class Group(Protocol):
     @property
     def oldest_arrival(self) -> float:
         """Instant at which the longest-waiting of them arrived."""
+        ...
+
+    @property
+    def max_batch_size(self) -> int: ...
+
+    @property
+    def running_batches(self) -> int:
+        """How many batches of the batcher run now; 0 means that it is idle."""
+        ...
+
+    @property
+    def deadline_order(self) -> bool:
+        """Whether `in_order` is the order of the deadlines and of nothing else."""
+        ...
+
+    @property
+    def latency_model(self) -> LatencyModel:
+        """How long batches take: learned from the moment that somebody first asks for it."""
         ...
 
     def in_order(self) -> Iterator[Request]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ._batch import Batch
+from ._latency_model import LatencyEstimate
+from ._protocols import WaitingRoom
 from ._request import Request
 from ._transitions import State
 
@@ -43,6 +46,10 @@ class Statistics:
     """Why batches left, with how often."""
     oldest_waiting_age: float | None = None
     oldest_running_age: float | None = None
+    tenants_tracked: int = 0
+    """Tenants that the policies keep an account for; none once nothing waits or runs."""
+    latency_model: LatencyEstimate | None = None
+    """What has been learned of how long batches take; None where no policy asks for it."""
     healthy: bool = True
     """False once a running batch is older than `max_execution_time`."""
     closed: bool = False
@@ -91,24 +98,26 @@ class Books:
             for request in requests:
                 self.ended[request.state] += 1
 
-    def time_for(self, batches: float, running: int) -> float | None:
-        """How long so many batches will take, going by the mean so far; None before the first has ended."""
-        ended = self.batches - running
+    def time_to_clear(self, room: WaitingRoom) -> float | None:
+        """How long those who wait will take, going by the mean batch so far; None before the first has ended."""
+        ended = self.batches - len(room.running_batches)
+        batches = max(1.0, math.ceil(room.waiting / room.max_batch_size) / room.max_concurrent_batches)
         return self.execution_time / ended * batches if ended else None
 
     def snapshot(
         self,
         now: float,
         max_execution_time: float | None,
+        room: WaitingRoom,
         *,
-        waiting: int,
-        running: int,
         waiting_since: Sequence[float],
-        running_since: Sequence[float],
+        tenants_tracked: int,
+        latency_model: LatencyEstimate | None,
         closed: bool,
     ) -> Statistics:
         ended, batches = self.ended, self.batches
-        oldest_running = now - min(running_since) if running_since else None
+        running = room.running_batches
+        oldest_running = now - min([batch.started for batch in running]) if running else None
         late = oldest_running is not None and max_execution_time is not None and oldest_running > max_execution_time
         return Statistics(
             submitted=self.submitted,
@@ -118,10 +127,10 @@ class Books:
             expired=ended[State.EXPIRED],
             shed=ended[State.SHED],
             rejected=ended[State.REJECTED],
-            waiting=waiting,
-            running=running,
+            waiting=room.waiting,
+            running=room.running,
             batches=batches,
-            running_batches=len(running_since),
+            running_batches=len(running),
             groups=len(waiting_since),
             mean_batch_size=self.size / batches if batches else None,
             mean_fill=self.fill / batches if batches else None,
@@ -131,6 +140,8 @@ class Books:
             reasons=dict(self.reasons),
             oldest_waiting_age=now - min(waiting_since) if waiting_since else None,
             oldest_running_age=oldest_running,
+            tenants_tracked=tenants_tracked,
+            latency_model=latency_model,
             healthy=not late,
             closed=closed,
         )

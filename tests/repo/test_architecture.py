@@ -18,8 +18,8 @@ PACKAGE = ROOT / "batchlib"
 LAYERS: list[set[str]] = [
     {"errors"},
     {"_core._transitions", "_core._request", "_core._batch", "_core._actions", "_core._events"},
-    {"_core._protocols"},
     {"_core._latency_model"},
+    {"_core._protocols"},
     {"_core._statistics"},
     {"_core"},
     {"protocols"},
