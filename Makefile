@@ -44,9 +44,10 @@ bench: ## what a call costs, beside the peers and a bare future
 	@scripts/venv.sh bench
 	@.venv-bench/bin/python benchmarks/overhead.py
 
-docs: ## draw the state diagram of the docs from the transition table
-	@scripts/venv.sh test
+docs: ## draw the state diagram from the transition table, and the plots from the simulator
+	@scripts/venv.sh docs
 	@.venv/bin/python scripts/state_diagram.py docs/explanation/states.md
+	@.venv/bin/python scripts/policy_plots.py docs/how-to/images
 
 clean: ## remove the environments and whatever the tools left behind
 	@rm -rf .venv .venv-* build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from ._context import UNSET, Unset, duration, hashable, number
+from ._core._request import Request
 from ._core._statistics import Statistics
 from ._intake import CallOptions, Intake
 from ._map import Results
 from ._options import Given, whole
 from ._signature import BatchSignature, is_async
+from ._split import ways_to_call
 from .errors import BlockingCallError
 from .executors import FunctionExecutor
-from .runtimes._calls import batched_call, call_blocking, submit
+from .runtimes._calls import Ways
 from .runtimes._driver import Driver
 from .runtimes._lifecycle import aclose
 from .runtimes._places import on_loop
@@ -45,6 +47,8 @@ class Live:
     driver: Driver
     intake: Intake
     given: Given
+    prepare: Callable[..., Request]  # from the arguments, settings, options and owner of a call
+    ways: Ways
 
 
 def start(function: Callable[..., Any], given: Given, signature: BatchSignature, *, owned: bool) -> Live:
@@ -60,7 +64,8 @@ def start(function: Callable[..., Any], given: Given, signature: BatchSignature,
             bisect_errors=resolved.bisect_errors,
         )
     driver = Driver(resolved.policies, executor, resolved.driver)
-    return Live(driver, Intake(signature, resolved.intake, driver.now), given)
+    intake = Intake(signature, resolved.intake, driver.now)
+    return Live(driver, intake, given, *ways_to_call(driver, intake.request, resolved.join))
 
 
 async def _coroutine_function() -> None: ...
@@ -110,7 +115,8 @@ class Configured(Generic[P, R]):
         self._live = live
         self._driver = live.driver
         self._intake = live.intake
-        self._request = live.intake.request
+        self._request = live.prepare
+        self._awaited = live.ways.awaited
         self._options = options
         self._owner = owner
 
@@ -126,7 +132,7 @@ class Configured(Generic[P, R]):
         Cancel safety: cancelled while it waits, the request is taken out and never runs; cancelled while its batch
         runs, the batch goes on without it. Nobody else is touched.
         """
-        return batched_call(self._driver, self._request(args, kwargs, self._options, self._owner))
+        return self._awaited(self._driver, self._request(args, kwargs, self._options, self._owner))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same from a plain thread: blocks until the result is there.
@@ -134,7 +140,7 @@ class Configured(Generic[P, R]):
         Raises what awaiting would raise; BlockingCallError on an event loop's thread, ReentrantCallError inside a batch
         of its own and in a thread of the batcher. Interrupted, it leaves as a cancelled caller does.
         """
-        result: R = call_blocking(self._driver, self._request(args, kwargs, self._options, self._owner))
+        result: R = self._live.ways.called(self._driver, self._request(args, kwargs, self._options, self._owner))
         return result
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
@@ -144,7 +150,7 @@ class Configured(Generic[P, R]):
         Every other error comes out of the future. Cancelling the future works while the request waits; once it runs,
         `cancel()` gives False.
         """
-        return submit(self._driver, self._intake.request(args, kwargs, self._options, self._owner))
+        return self._live.ways.submitted(self._driver, self._request(args, kwargs, self._options, self._owner))
 
     @overload
     def map(
@@ -214,11 +220,12 @@ class Configured(Generic[P, R]):
         ahead = 4 * min(self._driver.max_batch_size, 1024) if look_ahead is None else whole("look_ahead", look_ahead)
         return Results(
             self._driver,
-            lambda args: self._intake.request(args, {}, self._options, self._owner),
+            lambda args: self._request(args, {}, self._options, self._owner),
             sources,
             ordered=ordered,
             return_exceptions=return_exceptions,
             look_ahead=ahead,
+            result_of=self._live.ways.result_of,
         )
 
 

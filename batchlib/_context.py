@@ -5,6 +5,7 @@ One context variable holds it all, None for most code, so that a call from outsi
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Hashable, Sequence
 from contextlib import contextmanager
@@ -213,6 +214,9 @@ def number(name: str, value: Any, legal: str = "a number") -> float:
             raise TypeError(f"{name} must be {legal}, not {value!r}")
         value = float(value)
     real: float = value
-    if real != real:
-        raise ValueError(f"{name} must be {legal}, not {value!r}")
-    return real
+    try:
+        if not math.isnan(real):
+            return real
+    except OverflowError:  # a whole number beyond all floats: no policy could count with it
+        pass
+    raise ValueError(f"{name} must be {legal}, not {value!r}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._batched import Batched, by_name
@@ -35,8 +35,10 @@ def batched(
     max_waiting: int | None = 1024,
     overflow: Literal["wait", "reject"] = "wait",
     timeout: Seconds | None = None,
+    target_latency: Seconds | None = None,
     max_concurrent_batches: int | None = 1,
-    oversize: Literal["reject", "alone"] = "reject",
+    oversize: Literal["reject", "alone", "split"] = "reject",
+    join: Callable[[list[Any]], Any] | None = None,
     on_error: Literal["fail", "bisect"] = "fail",
     priority: float | Callable[..., float] = 0,
     tenant: Hashable = None,
@@ -65,8 +67,13 @@ def batched(
     max_waiting, overflow: how many requests may wait (None for no limit), and whether those over it "wait" (`submit` in
         a thread blocks, `map` pauses, an awaited call always joins) or everyone is refused ("reject").
     timeout: seconds that each call is granted; None for no limit.
+    target_latency: the same, and batches are formed so that as many calls as possible keep it: learns how long batches
+        take, and serves the earliest deadline first (`DeadlineAware`, `EarliestDeadline`). None for neither.
     max_concurrent_batches: executions at once.
-    oversize: an item over max_batch_cost is refused ("reject") or runs by itself ("alone").
+    oversize: an item over max_batch_cost is refused ("reject"), runs by itself ("alone"), or is cut into parts that fit
+        and count as a request each ("split"; its cost must be its length, and it fails once, as a whole).
+    join: makes the result of a split item out of the list of its parts' results; None for `+`, and for arrays and
+        tensors a concatenation on axis 0.
     on_error: a raised error fails its whole batch ("fail"), or halves run again until the culprits are alone
         ("bisect"; only for functions that may be run twice).
     priority, tenant: what a request carries unless its call says otherwise; lower is more urgent.
@@ -101,6 +108,16 @@ _DEFAULTS: dict[str, Any] = {
     for parameter in inspect.signature(batched).parameters.values()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY
 }
+
+
+def given_options(options: Mapping[str, Any] | Batched[..., Any]) -> Given:
+    """The decorator's options from elsewhere: a mapping, or those of a batched function. TypeError for other names."""
+    if isinstance(options, Batched):
+        return options._live.given  # pyright: ignore[reportPrivateUsage]
+    unknown = sorted(set(options) - set(_DEFAULTS))
+    if unknown:
+        raise TypeError(f"{', '.join(unknown)}: batched has no such option; it has {', '.join(_DEFAULTS)}")
+    return Given.of({**_DEFAULTS, **options}, _DEFAULTS)
 
 
 def _decorate(function: Any, given: Given) -> Any:

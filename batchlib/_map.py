@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from ._core._request import Request
 from .runtimes._calls import refuse_to_block
 from .runtimes._driver import Driver
-from .runtimes._threads import Inbox, outcome_of
+from .runtimes._threads import Inbox
 
 R = TypeVar("R")
 _EMPTY: Any = object()
@@ -33,6 +33,7 @@ class Results(Generic[R]):
         ordered: bool,
         return_exceptions: bool,
         look_ahead: int,
+        result_of: Callable[[Request], Any],
     ) -> None:
         self._driver = driver
         self._prepare = prepare
@@ -40,6 +41,7 @@ class Results(Generic[R]):
         self._ordered = ordered
         self._return_exceptions = return_exceptions
         self._look_ahead = look_ahead
+        self._result_of = result_of
         self._started: Any = None
 
     def __iter__(self) -> Iterator[R]:
@@ -83,7 +85,7 @@ class Results(Generic[R]):
                     return rows.end()
                 while not window.ready:
                     window.arrived(inbox.get())
-                yield window.take(outcome_of)
+                yield window.take(self._result_of)
         finally:
             window.cancel(self._driver)
 
@@ -131,7 +133,7 @@ class Results(Generic[R]):
                 while rows is not None and self._has_room(window) and (args := rows.pull()) is not _EMPTY:
                     submit(args)
                 if window.ready:
-                    yield window.take(channel.result)
+                    yield window.take(self._result_of)
                     room.ring()
                 elif window.size or not feed.ended:
                     await news.wait()

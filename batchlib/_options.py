@@ -15,9 +15,20 @@ from typing import Any, cast
 
 from ._context import duration, hashable, number
 from ._core._policies import Policies
-from ._core._protocols import DispatchPolicy, Executor, Limit
+from ._core._protocols import DispatchPolicy, Executor, Limit, OrderingPolicy
 from ._intake import IntakeOptions
-from .policies import CostLimit, Fifo, Greedy, MaxWaiting, SizeOrWait
+from .policies import (
+    CostLimit,
+    DeadlineAware,
+    EarliestDeadline,
+    FairShare,
+    Fifo,
+    Greedy,
+    MaxWaiting,
+    PaddedCost,
+    Priority,
+    SizeOrWait,
+)
 from .runtimes._driver import DriverOptions
 
 LIMITS = (
@@ -26,6 +37,7 @@ LIMITS = (
     "max_batch_cost",
     "max_waiting",
     "timeout",
+    "target_latency",
     "max_concurrent_batches",
     "max_execution_time",
 )
@@ -41,6 +53,7 @@ class Resolved:
     driver: DriverOptions
     executor: Executor | None
     collate: Callable[[list[Any]], Any] | None
+    join: Callable[[list[Any]], Any] | None
     bisect_errors: bool
 
 
@@ -60,18 +73,25 @@ class Given:
         unknown = sorted(set(limits) - set(LIMITS))
         if unknown:
             raise TypeError(f"configure changes limits only ({', '.join(LIMITS)}), not {', '.join(unknown)}")
-        return Given.of({**self.defaults, **self.values, **limits}, self.defaults)
+        new = Given.of({**self.defaults, **self.values, **limits}, self.defaults)
+        if ("target_latency" in new.values) != ("target_latency" in self.values):
+            raise TypeError(
+                "configure can change target_latency and not switch it on or off, since it chooses the policies: "
+                "decorate the function anew"
+            )
+        return new
 
     def resolve(self, name: str) -> Resolved:
         """Checks all options; `name` is the function's own."""
         options = {**self.defaults, **self.values}
+        target = _target(options["target_latency"], self.values)
         if options["executor"] is not None:
             for option in ("collate", "on_error"):
                 if option in self.values:
                     raise TypeError(
                         f"{option} is for running the function, which executor= replaces: give one of the two"
                     )
-        for option in ("cost", "group_by", "collate"):
+        for option in ("cost", "group_by", "collate", "join"):
             _callable_or_none(option, options[option])
         for option, choices in _CHOICES.items():
             if options[option] not in choices:
@@ -81,7 +101,7 @@ class Given:
             intake=IntakeOptions(
                 cost=options["cost"],
                 group_by=options["group_by"],
-                timeout=duration("timeout", options["timeout"]),
+                timeout=duration("timeout", options["timeout"]) if target is None else target,
                 tenant=hashable("tenant", options["tenant"]),
                 priority=_priority(options["priority"]),
             ),
@@ -94,12 +114,13 @@ class Given:
             ),
             executor=_executor(options["executor"]),
             collate=options["collate"],
+            join=options["join"],
             bisect_errors=options["on_error"] == "bisect",
         )
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
-    "oversize": ("reject", "alone"),
+    "oversize": ("reject", "alone", "split"),
     "on_error": ("fail", "bisect"),
     "overflow": ("wait", "reject"),
 }
@@ -111,15 +132,29 @@ def _same(value: object, default: object) -> bool:
 
 def _policies(options: Mapping[str, Any], given: set[str]) -> Policies:
     dispatch, limits = _dispatch(options, given)
+    ordering, carried_ordering = _ordering(options, dispatch)
     return Policies(
         admission=_admission(options, given),
-        ordering=_with_start("ordering", options["ordering"]) if options["ordering"] is not None else Fifo(),
+        ordering=ordering,
         dispatch=dispatch,
         limits=limits,
         max_batch_size=_limit("max_batch_size", options["max_batch_size"]),
         max_concurrent_batches=_limit("max_concurrent_batches", options["max_concurrent_batches"]),
         oversize_alone=options["oversize"] == "alone",
+        oversize_split=options["oversize"] == "split",
+        carried_ordering=carried_ordering,
     )
+
+
+def _ordering(options: Mapping[str, Any], dispatch: DispatchPolicy) -> tuple[OrderingPolicy, OrderingPolicy | None]:
+    """The ordering, and what takes over from the usual one once a request carries a priority or a tenant."""
+    if options["ordering"] is not None:
+        ordering: OrderingPolicy = _with_start("ordering", options["ordering"], "queue")
+        if getattr(ordering, "needs_runs", False) and options["cost"] is None:
+            raise TypeError(f"{ordering!r} goes by the cost of an item as its length: give cost=, such as cost=len")
+        return ordering, None
+    usual = EarliestDeadline() if isinstance(dispatch, DeadlineAware) else Fifo()
+    return usual, Priority(within=FairShare(within=usual))
 
 
 def _dispatch(options: Mapping[str, Any], given: set[str]) -> tuple[DispatchPolicy, tuple[Limit, ...]]:
@@ -142,18 +177,37 @@ def _dispatch(options: Mapping[str, Any], given: set[str]) -> tuple[DispatchPoli
         raise TypeError(
             f"dispatch takes one dispatch policy and any number of limits, not {len(policies)}: {policies!r}"
         )
-    if policies and "max_wait" in given:
-        raise TypeError(
-            f"max_wait is what {policies[0]!r} replaces: give one of the two, or dispatch=SizeOrWait(max_wait)"
-        )
+    for option, instead in (("max_wait", "SizeOrWait(max_wait)"), ("target_latency", "DeadlineAware() with a timeout")):
+        if policies and option in given:
+            raise TypeError(f"{option} is what {policies[0]!r} replaces: give one of the two, or dispatch={instead}")
     if options["max_batch_cost"] is not None:
         if any(isinstance(limit, CostLimit) for limit in limits):
             raise TypeError("max_batch_cost is what CostLimit in dispatch replaces: give one of the two")
         limits.append(CostLimit(_positive("max_batch_cost", options["max_batch_cost"])))
-    if limits and options["cost"] is None and any(isinstance(limit, CostLimit) for limit in limits):
-        raise TypeError("max_batch_cost needs cost=, a function that gives an item's cost, such as cost=len")
-    default: DispatchPolicy = SizeOrWait(max_wait) if max_wait else Greedy()
-    return (policies[0] if policies else default), tuple(limits)
+    costly = [type(limit).__name__ for limit in limits if isinstance(limit, CostLimit | PaddedCost)]
+    if options["cost"] is None and costly:
+        limit = costly[0] if options["max_batch_cost"] is None else "max_batch_cost"
+        raise TypeError(f"{limit} needs cost=, a function that gives an item's cost, such as cost=len")
+    if options["oversize"] == "split" and not costly:
+        raise TypeError('oversize="split" needs max_batch_cost= (or CostLimit or PaddedCost in dispatch) and cost=')
+    if options["oversize"] != "split" and options["join"] is not None:
+        raise TypeError('join is for the parts of an item, which only oversize="split" makes: give both or none')
+    usual: DispatchPolicy = SizeOrWait(max_wait) if max_wait else Greedy()
+    if "target_latency" in given:
+        usual = DeadlineAware()
+    return (policies[0] if policies else usual), tuple(limits)
+
+
+def _target(value: Any, given: Mapping[str, Any]) -> float | None:
+    target = duration("target_latency", value)
+    if target is None:
+        return None
+    if not 0 < target < math.inf:
+        raise ValueError(f"target_latency must be a finite number of seconds > 0, or None, not {value!r}")
+    for option, hint in (("timeout", "it is a timeout itself"), ("max_wait", "it never holds back for company")):
+        if option in given:
+            raise TypeError(f"target_latency replaces {option} ({hint}): give one of the two")
+    return target
 
 
 def _max_wait(value: object) -> float:
@@ -173,16 +227,18 @@ def _admission(options: Mapping[str, Any], given: set[str]) -> tuple[Any, ...]:
             if option in given:
                 raise TypeError(f"{option} is what admission={admission!r} replaces: give one of the two")
         parts = tuple(admission) if isinstance(admission, Sequence) else (admission,)
-        return tuple(_with_start("admission", part) for part in parts)
+        return tuple(_with_start("admission", part, "admit") for part in parts)
     if options["max_waiting"] is None:
         return ()
     return (MaxWaiting(whole("max_waiting", options["max_waiting"]), options["overflow"]),)
 
 
-def _with_start(option: str, policy: Any) -> Any:
+def _with_start(option: str, policy: Any, method: str | None = None) -> Any:
     if isinstance(policy, type) or not callable(getattr(policy, "start", None)):
         hint = f"; did you mean {policy.__name__}(...)?" if isinstance(policy, type) else ""
         raise TypeError(f"{option} takes policy objects, which have a start() method, not {policy!r}{hint}")
+    if method is not None and not callable(getattr(policy.start(), method, None)):
+        raise TypeError(f"{option} takes policies whose start() gives an object with {method}(), unlike {policy!r}")
     return policy
 
 

@@ -90,6 +90,7 @@ class Limits(TypedDict, total=False):
     max_batch_cost: float | None
     max_waiting: int | None
     timeout: Seconds | None
+    target_latency: Seconds | None
     max_concurrent_batches: int | None
     max_execution_time: Seconds | None
 
@@ -100,7 +101,8 @@ class Options(Limits, total=False):
     cost: Callable[..., float] | None
     group_by: Callable[..., Hashable] | None
     overflow: Literal["wait", "reject"]
-    oversize: Literal["reject", "alone"]
+    oversize: Literal["reject", "alone", "split"]
+    join: Callable[[list[Any]], Any] | None
     on_error: Literal["fail", "bisect"]
     priority: float | Callable[..., float]
     tenant: Hashable

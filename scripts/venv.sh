@@ -3,6 +3,7 @@
 #
 #   scripts/venv.sh test         .venv with the tools of the tests, the linter and the type checkers
 #   scripts/venv.sh demo         .venv with what the demo imports: torch and the embedding model
+#   scripts/venv.sh docs         .venv with what draws the plots of the docs
 #   scripts/venv.sh bench        .venv-bench with the peers that the benchmarks measure
 #   scripts/venv.sh test 3.12    .venv-3.12, on that Python; exit status 3 where the machine has none
 #   scripts/venv.sh at-hand      prints the version of the Python at hand, such as 3.12
@@ -79,10 +80,11 @@ case $purpose in
     at-hand) version_of "$(python_at_hand)"; exit ;;
     test)  extras=test,lint need_mb=700 ;;
     demo)  extras=demo need_mb=1800 ;; # 1300 installed, and the wheels while pip unpacks them
+    docs)  extras=docs need_mb=300 ;;
     bench) extras=bench need_mb=2500 ;;
-    *) die "usage: scripts/venv.sh test|demo|bench [version], or scripts/venv.sh at-hand" ;;
+    *) die "usage: scripts/venv.sh test|demo|docs|bench [version], or scripts/venv.sh at-hand" ;;
 esac
-[ "$purpose" = test ] || hint="(On Linux the torch that pip finds by default may carry CUDA, several GB more. README: how to take a CPU build.)"
+[ "$purpose" = test ] || [ "$purpose" = docs ] || hint="(On Linux the torch that pip finds by default may carry CUDA, several GB more. README: how to take a CPU build.)"
 
 if [ -n "${2:-}" ]; then python=$(python_of_version "$2"); venv=.venv-$2; else python=$(python_at_hand); venv=.venv; fi
 [ "$purpose" != bench ] || venv=.venv-bench

@@ -84,18 +84,19 @@ class Batcher:
             refusal = self._refusal(request, now, ahead)
             if refusal is not None:
                 return self._refuse(request, refusal)
-        if self._states.carried_ordering is not None and (request.tenant is not None or request.priority):
+        if (request.tenant is not None or request.priority) and self._states.carried_ordering is not None:
             self._groups = self._groups.ordered_by(self._states.take_over())
-        group = self._groups.by_key.get(request.group)
         request.state = _ADMITTED
+        request.limits = self._limits
+        joined = None
         try:
-            if group is None:
-                group = self._groups.open(request.group)
+            group = self._groups.by_key.get(request.group) or self._groups.open(request.group)
             group.push(request)
+            joined = group
             if group.alert or not group.waiting:
                 self._groups.touch(group)
         except Exception as error:  # a user's ordering policy: its failure is its caller's
-            return self._refuse(request, Refusal(error, self._states.ordering, self._states.admissions))
+            return self._refuse(request, Refusal(error, self._states.ordering, self._states.admissions), joined)
         group.waiting += 1
         self.waiting += 1
         free = len(self._batches) < self.max_concurrent_batches
@@ -114,9 +115,7 @@ class Batcher:
 
     def wake(self, now: float) -> Sequence[Action]:
         """Time has come to `now`: expire what is due, then see what can be dispatched."""
-        actions: list[Action] = []
-        self._advance(now, actions)
-        return actions
+        return self._advance(now, [])
 
     def finish(self, batch: Batch, outcomes: Sequence[Any], now: float, *, clean: bool = False) -> Sequence[Action]:
         """A batch has ended: `outcomes[i]` is the result of request i, or the exception for its caller.
@@ -137,7 +136,8 @@ class Batcher:
         if states.on_ended:
             for request in resolved:
                 states.told(states.on_ended, request)
-        actions: list[Action] = [Resolve(resolved)] if resolved else []
+        actions: list[Action] = []
+        self._resolve(resolved, actions)
         # Deadlines have their own wake-ups; looking here as well keeps an expired request from being dispatched.
         if self.waiting or self._deadlines.heap or states.reports:
             self._advance(now, actions)
@@ -160,10 +160,8 @@ class Batcher:
                 gone = [request for request in batch.requests if request.state is State.RUNNING]
                 for request in gone:
                     actions += self._leave_running(request, Event.CLOSE, refusals.closed_while(request))
-                if gone:
-                    actions.append(Resolve(gone))
-        self._advance(now, actions)
-        return actions
+                self._resolve(gone, actions)
+        return self._advance(now, actions)
 
     def configure(self, policies: Policies, now: float) -> Sequence[Action]:
         """New limits. State of policies that stay the same is kept; a waiting item that no longer fits is refused."""
@@ -176,10 +174,9 @@ class Batcher:
             self._give_up(gone, Event.REFUSE, gone.__getitem__, actions)
         self._guarded = self.closed or self._states.can_refuse
         self._groups.rouse_all()
-        self._advance(now, actions)
-        return actions
+        return self._advance(now, actions)
 
-    def _advance(self, now: float, actions: list[Action]) -> None:
+    def _advance(self, now: float, actions: list[Action]) -> list[Action]:
         """What every event ends with: expire, dispatch, ask for the next wake-up, report."""
         if now >= self._armed:
             self._armed = math.inf
@@ -191,6 +188,7 @@ class Batcher:
         if self._states.reports:
             actions += [Report(error) for error in self._states.reports]
             self._states.reports.clear()
+        return actions
 
     # ---- admission
 
@@ -202,11 +200,13 @@ class Batcher:
             refusal.error.retry_after = self._books.time_to_clear(self)
         return refusal
 
-    def _refuse(self, request: Request, refusal: Refusal) -> Sequence[Action]:
+    def _refuse(self, request: Request, refusal: Refusal, joined: WaitingGroup | None = None) -> Sequence[Action]:
         request.state = after(State.NEW, Event.REFUSE)
         request.outcome = refusals.deliverable(refusal.error, refusal.by)
         self._books.ended[request.state] += 1
         self._states.told(optional(refusal.admitted, "ended"), request)  # they may have counted it in
+        if joined is not None:
+            self._states.told((joined.queue.removed,), request)
         group = self._groups.by_key.get(request.group)
         if group is not None and not group.waiting:
             self._groups.forget(group)  # its queue may hold what was refused, so it is no spare
@@ -241,16 +241,15 @@ class Batcher:
         self, requests: Iterable[Request], event: Event, error: Callable[[Request], Exception], actions: list[Action]
     ) -> None:
         """Ends those that wait, each with an error object of its own."""
-        gone = []
+        gone: list[Request] = []
         for request in list(requests):
             if request.state is State.WAITING:
                 self._leave_waiting(request, event, error(request))
                 gone.append(request)
-        if gone:
-            actions.append(Resolve(gone))
+        self._resolve(gone, actions)
 
     def _expire(self, now: float, actions: list[Action]) -> None:
-        gone = []
+        gone: list[Request] = []
         for request in self._deadlines.due(now):
             error = refusals.expired(request, self.waiting, now)
             if request.state is State.WAITING:
@@ -258,8 +257,11 @@ class Batcher:
             else:
                 actions += self._leave_running(request, Event.EXPIRE, error)
             gone.append(request)
-        if gone:
-            actions.append(Resolve(gone))
+        self._resolve(gone, actions)
+
+    def _resolve(self, ended: list[Request], actions: list[Action]) -> None:
+        if ended:
+            actions.append(Resolve(ended))
 
     # ---- dispatch
 
@@ -288,6 +290,7 @@ class Batcher:
             else:
                 if decision.drop:
                     self._give_up(decision.drop, Event.SHED, refusals.shed(self.waiting), actions)
+                    decision.dispatch = [each for each in decision.dispatch if each.state is State.WAITING]
                 if decision.dispatch:
                     if len(decision.dispatch) < group.waiting:
                         groups.ready(group)  # before anything is changed: comparing ranks may raise
@@ -302,7 +305,7 @@ class Batcher:
     def _form(self, group: WaitingGroup, decision: Decision, now: float) -> Batch:
         requests = list(decision.dispatch)
         number = self._books.batches + 1
-        reason = "oversize" if group.oversize else str(decision.reason) or "policy"
+        reason = "oversize" if group.oversize else decision.reason
         batch = Batch(number, group.key, requests, reason, now)
         batch.fill = batch.size / self._limits.max_batch_size
         self._batches[number] = batch
@@ -338,12 +341,8 @@ class Batcher:
 
     def statistics(self, now: float, max_execution_time: float | None = None) -> Statistics:
         """A frozen snapshot. `max_execution_time`: a running batch older than this many seconds is unhealthy."""
+        since = [group.oldest_arrival for group in self._groups.by_key.values()]
+        model, tenants = self._running.estimate(), self._states.tenants_tracked
         return self._books.snapshot(
-            now,
-            max_execution_time,
-            self,
-            waiting_since=[group.oldest_arrival for group in self._groups.by_key.values()],
-            tenants_tracked=self._states.tenants_tracked,
-            latency_model=None if self._running.model is None else self._running.model.estimate(),
-            closed=self.closed,
+            now, max_execution_time, self, since, tenants_tracked=tenants, latency_model=model, closed=self.closed
         )

@@ -166,7 +166,7 @@ class WaitingGroup:
         """Those who have to take the blame when a policy fails, so that it cannot strand anybody: who would have been
         next, or everyone, where the ordering itself is broken."""
         try:
-            first = [request for request in self.fill().requests if request.state is State.WAITING]
+            first = [request for request in self.fill().requests if self._waits_here(request)]
         except Exception:  # which is the cause of the policy's fault, or would be of its next one
             first = []
         return first or list(self.by_arrival())
@@ -178,15 +178,22 @@ class WaitingGroup:
         if not decision.drop and decision.dispatch and decision.dispatch is filled and self._arrivals is None:
             return True  # what nearly every decision is
         dropped = {request for request in decision.drop if request.state is State.WAITING}
+        if not all(map(self._waits_here, dropped)):
+            return False
         if decision.dispatch:
             return self._may_leave(decision.dispatch, filled) and dropped.isdisjoint(decision.dispatch)
         if decision.wake_at is not None:
             return now < decision.wake_at < math.inf
         return bool(dropped)
 
+    def _waits_here(self, request: Request) -> bool:
+        """A request of another batcher may have the same key; one that was never submitted has no limits at all."""
+        mine = getattr(request, "limits", None) is self._limits
+        return mine and request.state is State.WAITING and request.group == self.key
+
     def _may_leave(self, requests: Sequence[Request], filled: Sequence[Request] | None) -> bool:
         """Each waits here, once, and together they are within the limits."""
-        if not all(request.state is State.WAITING and request.group == self.key for request in requests):
+        if not all(map(self._waits_here, requests)):
             return False
         if len(set(requests)) < len(requests):
             return False

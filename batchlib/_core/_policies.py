@@ -34,6 +34,7 @@ class Policies:
     max_batch_size: int
     max_concurrent_batches: int
     oversize_alone: bool = False
+    oversize_split: bool = False
     carried_ordering: OrderingPolicy | None = None
     """Takes over from `ordering` as soon as a request carries a priority or a tenant; None: nothing does."""
 
@@ -125,9 +126,9 @@ class PolicyStates:
         """Why no batch can ever hold the request; None if one can."""
         try:
             excess = self.limits.exceeds(request)
+            return None if excess is None else refusals.too_large(*excess)
         except Exception as error:  # a user's limit: its failure is its caller's
             return error
-        return None if excess is None else refusals.too_large(*excess)
 
     def decide(self, group: WaitingGroup, now: float, draining: bool) -> Decision | BatchFailed:
         """The dispatch policy's decision, or why it is none."""
@@ -138,6 +139,7 @@ class PolicyStates:
             else:
                 decision = self.dispatcher.decide(group, now)
             if group.can_follow(decision, now):
+                decision.reason = str(decision.reason) or "policy"
                 return decision
             problem = f"decided what cannot be done now (t={now:g}): {decision!r}"
         except Exception as error:

@@ -6,7 +6,7 @@ One object per call, so its fields are what must be kept while it waits and noth
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Request:
     """One item on its way through a batcher; policies read it and change nothing."""
 
+    limits: object
+
     __slots__ = (
         "arrival",  # instant of submission on the batcher's clock
         "args",  # the call's positional arguments: one value per batched parameter
@@ -30,6 +32,7 @@ class Request:
         "deadline",  # instant after which it is given up, or None
         "group",  # group key: only requests with equal keys share a batch
         "hint",  # instant at which the caller's own cancel scope ends, or None; orders, never expires
+        "limits",  # those of the batcher that it was admitted to, by which it is known; unset before that
         "outcome",  # its result, or the exception for its caller
         "owner",  # the instance a batched method was called on; kept alive until the outcome is there
         "priority",  # lower is more urgent
@@ -67,6 +70,11 @@ class Request:
         self.batch: Batch | None = None
         self.outcome: Any = None
         self.sequence = 0
+
+    @property
+    def portions(self) -> Sequence[Request]:
+        """What is queued and run for it: itself, unless it was split."""
+        return (self,)
 
     def __repr__(self) -> str:
         return f"<Request {self.sequence} {self.state.value} arrival={self.arrival:.6g} cost={self.cost:g}>"

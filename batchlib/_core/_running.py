@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._batch import Batch
-from ._latency_model import LatencyModel
+from ._latency_model import LatencyEstimate, LatencyModel
 
 
 class Running:
@@ -26,5 +26,9 @@ class Running:
 
     def learn(self, batch: Batch, outcomes: Sequence[Any], clean: bool, now: float) -> None:
         """Takes the batch, which has not been ended yet, as a sample. One in which everything failed says nothing."""
-        if self.model is not None and (clean or not all(isinstance(outcome, BaseException) for outcome in outcomes)):
-            self.model.observe(batch.size, batch.longest, now - batch.started, now)
+        if clean or not all(isinstance(outcome, BaseException) for outcome in outcomes):
+            self.latency_model.observe(batch.size, batch.longest, now - batch.started, now)
+
+    def estimate(self) -> LatencyEstimate | None:
+        """What has been learned; None if nobody has asked for it."""
+        return None if self.model is None else self.model.estimate()

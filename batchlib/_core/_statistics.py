@@ -18,8 +18,8 @@ class Statistics:
     """A snapshot of one batcher.
 
     Always true: submitted = completed + failed + cancelled + expired + shed + rejected + waiting + running. `Closed`
-    counts as rejected; a caller who leaves a running batch counts at once. Ages and times are seconds; a mean over
-    nothing is None.
+    counts as rejected; a caller who leaves a running batch counts at once; each part of an item that `oversize="split"`
+    has cut counts as a request. Ages and times are seconds; a mean over nothing is None.
     """
 
     submitted: int = 0
@@ -109,8 +109,8 @@ class Books:
         now: float,
         max_execution_time: float | None,
         room: WaitingRoom,
-        *,
         waiting_since: Sequence[float],
+        *,
         tenants_tracked: int,
         latency_model: LatencyEstimate | None,
         closed: bool,

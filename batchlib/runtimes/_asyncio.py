@@ -15,7 +15,6 @@ from .._core._batch import Batch
 from .._core._request import Request
 from .._core._transitions import State
 from ._running import context, run_async, task_ended
-from ._threads import outcome_of
 
 if TYPE_CHECKING:
     from ._driver import Driver
@@ -47,10 +46,6 @@ class LoopChannel:
         """Instead of a caller that waits: `callback` gets the request on this loop when it has ended."""
         self.attach(request)
         request.waiter.add_done_callback(functools.partial(_tell, request, callback))
-
-    def result(self, request: Request) -> Any:
-        """The outcome of a request that has ended, or raises its error."""
-        return outcome_of(request)
 
     def event(self) -> asyncio.Event:
         return asyncio.Event()

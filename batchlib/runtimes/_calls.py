@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._core._actions import SOON
 from .._core._request import Request
@@ -84,9 +85,9 @@ def call_blocking(driver: Driver, request: Request) -> Any:
         del request
 
 
-def submit(driver: Driver, request: Request) -> RequestFuture:
+def submit(driver: Driver, request: Request, kind: type[RequestFuture] = RequestFuture) -> RequestFuture:
     """Submits and gives a future. In a thread it blocks while there is no room; on a loop it raises Overloaded."""
-    future = RequestFuture(driver, request)
+    future = kind(driver, request)
     request.waiter = future
     request.channel = THREADS
     if not on_loop():
@@ -101,6 +102,18 @@ def submit(driver: Driver, request: Request) -> RequestFuture:
     if request.state is State.REJECTED and isinstance(error := future.exception(), Overloaded):
         raise error
     return future
+
+
+class Ways(NamedTuple):
+    """The ways of calling, chosen once for each batcher, and how `map` gets a result."""
+
+    awaited: Callable[[Driver, Request], Coroutine[Any, Any, Any]]
+    called: Callable[[Driver, Request], Any]
+    submitted: Callable[[Driver, Request], RequestFuture]
+    result_of: Callable[[Request], Any]
+
+
+ORDINARY = Ways(batched_call, call_blocking, submit, outcome_of)
 
 
 def refuse_to_block(driver: Driver, what: str, instead: str) -> None:

@@ -20,6 +20,7 @@ from .._core._batcher import Batcher
 from .._core._policies import Policies
 from .._core._protocols import Clock, Executor, Hook
 from .._core._request import Request
+from .._core._splitting import SplittingBatcher
 from .._core._statistics import Statistics
 from .._core._transitions import FINAL, State
 from ..errors import ReentrantCallError
@@ -79,7 +80,7 @@ class Driver:
         self._clock = clock
         self.now = clock.now  # looked up once: every request needs it
         self.lock = threading.Lock()
-        self.core = Batcher(self._policies)
+        self.core = (SplittingBatcher if self._policies.oversize_split else Batcher)(self._policies)
         if self._closing:
             self.core.close(self.now(), drain=False)
         self.gate = Gate(self.lock, self.core, clock, _lifecycle.Notify(self))
@@ -160,14 +161,14 @@ class Driver:
         only_waiting: leave one that runs alone. Says whether the request was cancelled by this.
         """
         with self.lock:
-            state = request.state
-            if state in FINAL or (only_waiting and state is not State.WAITING):
+            begun = any(each.state is not State.WAITING for each in request.portions)
+            if request.state in FINAL or (only_waiting and begun):
                 return False
             actions = self.core.cancel(request, self.now())
             self.gate.notify()
         self.perform(actions, None)
         if self._hooked:
-            self._observers.ended((request,), self.now)
+            self._observers.ended([each for each in request.portions if each.state is State.CANCELLED], self.now)
         return True
 
     # ---- running batches

@@ -34,10 +34,15 @@ def outcome_of(request: Request) -> Any:
 
 
 class ThreadChannel:
-    """Delivers to threads. A waiter is a held lock, or a RequestFuture: `release` wakes either."""
+    """Delivers to threads. A waiter is a held lock, a RequestFuture or a slip: `release` wakes any of them."""
 
     runs_batches = False
     closed = False
+
+    def attach_callback(self, request: Request, callback: Callable[[Request], object]) -> None:
+        """Instead of a caller that waits: `callback` gets the request, in whatever thread, when it has ended."""
+        request.channel = self
+        request.waiter = _Slip(callback, request)
 
     def deliver(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -54,20 +59,19 @@ class Inbox(SimpleQueue[Request]):
     """Where `map` in a thread finds its requests as they end."""
 
     def attach(self, request: Request) -> None:
-        request.channel = THREADS
-        request.waiter = _Slip(self, request)
+        THREADS.attach_callback(request, self.put)
 
 
 class _Slip:
-    __slots__ = ("_inbox", "_request")
+    __slots__ = ("_callback", "_request")
 
-    def __init__(self, inbox: Inbox, request: Request) -> None:
-        self._inbox = inbox
+    def __init__(self, callback: Callable[[Request], object], request: Request) -> None:
+        self._callback = callback
         self._request = request
 
     def release(self) -> None:
         self._request.waiter = None  # the two know each other
-        self._inbox.put(self._request)
+        self._callback(self._request)
 
 
 class RequestFuture(Future[Any]):

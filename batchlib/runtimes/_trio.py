@@ -57,10 +57,6 @@ class TrioChannel:
         self.attach(request)
         request.waiter.callback = callback
 
-    def result(self, request: Request) -> Any:
-        """The outcome of a request that has ended, or raises its error."""
-        return outcome_of(request)
-
     def event(self) -> trio.Event:
         return trio.Event()
 

@@ -81,3 +81,16 @@ def test_a_lowered_limit_refuses_those_it_leaves_no_room_for(start: Start) -> No
     held.gate.set()
     assert outcomes([calls[0], calls[2]]) == [1, 2]
     assert held.seen == [[1], [2]]
+
+
+def test_a_call_of_more_rows_than_a_batch_holds_can_run_in_several(start: Start) -> None:
+    held = Held(double)
+    f = batched(held, cost=len, max_batch_cost=10, oversize="split")
+    calls = [start(f, [0])]
+    assert held.started.wait()
+    for number, rows in enumerate([23, 6], 1):
+        calls.append(start(f, [number] * rows))
+        until(lambda number=number: f.statistics().waiting == (0, 3, 4)[number])
+    held.gate.set()
+    assert outcomes(calls) == [[0], [2] * 23, [4] * 6]
+    assert [[len(call) for call in batch] for batch in held.seen] == [[1], [10], [10], [3, 6]]

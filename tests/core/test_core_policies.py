@@ -772,3 +772,41 @@ def test_records_show_numbers_and_no_items() -> None:
     secret.sequence = 7
     assert repr(secret) == "<Request 7 new arrival=0.5 cost=1>"
     assert repr(Batch(3, "", [secret], "full", 0.0)) == "<Batch 3 size=1 reason=full>"
+
+
+def test_a_request_whose_rank_cannot_be_had_leaves_the_queue_that_took_it_in() -> None:
+    """Otherwise a policy that nests the broken one would keep its tenant's account for ever."""
+
+    class Unranked:
+        arrival_order = False
+
+        def __init__(self) -> None:
+            self.inside: list[Request] = []
+
+        def start(self) -> "Unranked":
+            return self
+
+        def queue(self) -> "Unranked":
+            return self
+
+        def push(self, request: Request) -> None:
+            self.inside.append(request)
+
+        def in_order(self) -> Iterator[Request]:
+            return iter(self.inside)
+
+        def rank(self) -> int:
+            raise ValueError("no rank")
+
+        def dispatched(self, requests: Sequence[Request], now: float) -> None: ...
+
+        def removed(self, request: Request) -> None:
+            assert request.state is State.REJECTED
+            self.inside.remove(request)
+
+    policy = Unranked()
+    bench = Bench(policies(ordering=policy))
+    bench.arrive("", "")
+    assert bench.states == ["rejected"] * 2
+    assert policy.inside == []
+    assert bench.reports == []

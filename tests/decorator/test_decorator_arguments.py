@@ -41,7 +41,7 @@ WRONG = [
     ("timeout", timedelta(seconds=-1), SECONDS),
     *((option, value, "must be callable") for option in ("cost", "group_by", "collate") for value in (5, "len", [len])),
     *((option, value, "must be one of") for option, values in {
-        "overflow": ("drop", "Wait", None, True), "on_error": ("raise", None), "oversize": ("split", None, 1),
+        "overflow": ("drop", "Wait", None, True), "on_error": ("raise", None), "oversize": ("cut", None, 1),
     }.items() for value in values),
     ("priority", "high", "must be a number"),
     ("priority", NAN, "must be a number"),
@@ -94,6 +94,9 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"dispatch": CostLimit(5), "cost": len, "max_batch_cost": 5}, r"max_batch_cost is what CostLimit.*replaces"),
     ({"dispatch": CostLimit(5)}, r"needs cost="),
     ({"max_batch_cost": 5}, r"max_batch_cost needs cost="),
+    ({"oversize": "split"}, r'oversize="split" needs max_batch_cost= .* and cost='),
+    ({"oversize": "split", "cost": len}, r'oversize="split" needs max_batch_cost='),
+    ({"join": sum, "cost": len, "max_batch_cost": 5}, r'join is for the parts.* oversize="split"'),
 ]
 
 

@@ -186,3 +186,37 @@ class Owner:
 def test_a_method_leaves_no_garbage(run: str) -> None:
     owner = Owner()
     assert not garbage(PLAIN[run], owner.method)
+
+
+class InRows:
+    """Calls with as many rows as the item's last digit, most of them in parts."""
+
+    def __init__(self, f: Any) -> None:
+        self.f = f
+        self.statistics = f.statistics
+
+    def __call__(self, item: int) -> Any:
+        return self.f(range(item, item + item % 10))
+
+    def call(self, item: int) -> Any:
+        return self.f.call(range(item, item + item % 10))
+
+    def submit(self, item: int) -> Any:
+        return self.f.submit(range(item, item + item % 10))
+
+    def map(self, items: Any, **options: Any) -> Any:
+        return self.f.map([range(item, item + item % 10) for item in items], **options)
+
+
+def rows(calls: list[range]) -> list[Any]:
+    """Answers, refuses an item, or raises for a whole batch, by the items' own wish."""
+    outcomes = work([call.start for call in calls])
+    return [
+        outcome if isinstance(outcome, KeyError) else list(call) for outcome, call in zip(outcomes, calls, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("run", list(PLAIN))
+def test_split_calls_leave_no_garbage(run: str) -> None:
+    f = batched(rows, max_batch_size=SIZE, cost=len, max_batch_cost=3, oversize="split")
+    assert not garbage(PLAIN[run], InRows(f))

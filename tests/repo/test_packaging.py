@@ -73,7 +73,17 @@ def test_metadata(metadata: email.message.Message) -> None:
     assert metadata["Version"] == batchlib.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert set(metadata.get_all("Provides-Extra", [])) == {"bench", "demo", "lint", "test", "trio", "uvloop"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {
+        "bench",
+        "demo",
+        "docs",
+        "lint",
+        "simulation",
+        "test",
+        "testing",
+        "trio",
+        "uvloop",
+    }
 
 
 def test_the_version_stands_in_one_place() -> None:

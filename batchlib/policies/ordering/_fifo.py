@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..._core._request import Request
-from ..._core._transitions import State
+from ..structures._arrivals import Arrivals
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,44 +25,8 @@ class Fifo:
 class FifoOrdering:
     """Nothing is shared between groups: the order of admission is the rank."""
 
-    def queue(self) -> FifoQueue:
-        return FifoQueue()
+    def queue(self) -> Arrivals:
+        return Arrivals()
 
 
-class FifoQueue:
-    """Operations: push O(1), first O(1), leave O(1) amortised, iterate at C speed while nobody left from the middle.
-
-    A request that leaves from the middle stays as a stale entry until it comes to the front, or until stale entries
-    are the larger half; then one pass drops them all, paid for by those who left.
-    """
-
-    arrival_order = True
-
-    def __init__(self) -> None:
-        self._requests: deque[Request] = deque()
-        self._stale = 0
-        self.push = self._requests.append
-
-    def in_order(self) -> Iterator[Request]:
-        if not self._stale:
-            return iter(self._requests)
-        return (request for request in self._requests if request.state is State.WAITING)
-
-    def rank(self) -> int:
-        return self._requests[0].sequence  # a stale entry never stays at the front
-
-    def dispatched(self, requests: Sequence[Request], now: float) -> None:
-        waiting, queue = State.WAITING, self._requests
-        stale = self._stale + len(requests)
-        while stale and queue[0].state is not waiting:
-            queue.popleft()
-            stale -= 1
-        if stale * 2 > len(queue):
-            alive = [request for request in queue if request.state is waiting]
-            queue.clear()
-            queue.extend(alive)
-            stale = 0
-        self._stale = stale
-
-    def removed(self, request: Request) -> None:
-        self.dispatched((request,), 0.0)  # nothing is charged for here, so leaving is leaving
+FIFO = Fifo()  # what other policies nest unless they are told otherwise
