@@ -56,11 +56,17 @@ class LimitedRoom:
 
     def add(self, request: Request) -> bool:
         # A refusal half way may have used up room of the earlier limits, so nothing can be added after it.
-        if self.full or not all(room.add(request) for room in self._rooms):
-            self.full = True
+        if self.full:
             return False
+        for room in self._rooms:
+            if not room.add(request):
+                self.full = True
+                return False
         self._left -= 1
-        self.full = self._left == 0 or any(room.full for room in self._rooms)
+        self.full = self._left == 0
+        for room in self._rooms:
+            if room.full:
+                self.full = True
         return True
 
 

@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = sorted((ROOT / "batchlib").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-POLICIES = set((ROOT / "batchlib" / "policies").rglob("*.py"))
+POLICIES = {
+    path for room in ("admission", "ordering", "dispatch") for path in (ROOT / "batchlib/policies" / room).glob("*.py")
+}
 
 MODULE_LINES, POLICY_LINES, FUNCTION_LINES = 350, 100, 60
 

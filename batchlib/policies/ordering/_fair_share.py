@@ -21,8 +21,9 @@ from ._fifo import FIFO
 class FairShare:
     """Shares the executors by weight among the tenants that have requests waiting, and charges each for their `cost`.
 
-    Two such tenants are never further apart than the cost of a request of each over its weight (across groups the cost
-    of a batch on top). Being idle earns nothing. A cost of 0 is charged like the smallest other one of late.
+    Within a group two such tenants are never further apart than the cost of a request of each over its weight; in
+    groups of their own, by a batch's cost of each more. Being idle earns nothing. A cost of 0 is charged like the
+    smallest other one of late. (Start-time fair queueing: Goyal, Vin and Cheng, 1996.)
 
     weights: from tenant to weight, finite and above 0 (ValueError otherwise); None gives all the `default_weight`.
     within: the ordering policy for the requests of a tenant; TypeError if it is none, or `LengthAware`.
@@ -86,9 +87,9 @@ class FairShareOrdering(Accounts):
         return partial(self._turns, count(self.ticket + 1))
 
     def _turns(self, tickets: Iterator[int], line: Line[Account]) -> Iterator[tuple[Request, Key]]:
-        tag = line.party.tag
+        tag, weight, least = line.party.tag, line.party.weight, self.least
         for request in line.queue.in_order():
-            tag += self.price(line.party, request.cost)
+            tag += (request.cost or least) / weight
             yield request, (tag, next(tickets))
 
     def served(self, line: Line[Account], request: Request) -> None:

@@ -66,15 +66,16 @@ class Accounts:
         if 0 < cost < self._smallest:
             self._smallest = cost
 
-    def price(self, account: Account, cost: float) -> float:
-        """What serving a request moves its tenant's tag by."""
-        return (cost or (1.0 if self._smallest == math.inf else self._smallest)) / account.weight
+    @property
+    def least(self) -> float:
+        """What a cost of 0 is charged like."""
+        return 1.0 if self._smallest == math.inf else self._smallest
 
     def charge(self, account: Account, cost: float) -> None:
         """A request is served: called in the order of service, before `leave`."""
         if account.tag > self._time:
             self._time = account.tag
-        account.tag += self.price(account, cost)
+        account.tag += (cost or self.least) / account.weight
         self.ticket = account.ticket = self.ticket + 1
 
     def leave(self, account: Account, requests: int) -> None:

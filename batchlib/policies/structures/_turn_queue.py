@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from typing import Any, Generic
 
 from ..._core._request import Request
@@ -54,27 +54,28 @@ class TurnQueue(Generic[P]):
         return self._look_ahead()
 
     def _look_ahead(self) -> Iterator[Request]:
-        turns = self._parties.turns()
-        order = iter(self._order)
+        turns, order = self._parties.turns(), iter(self._order)
         following = next(order, None)
-        taking_turns: list[tuple[float, float, Line[P], Iterator[tuple[Request, Key]]]] = []  # a heap
-        while following is not None or taking_turns:
-            if following is not None and not (taking_turns and taking_turns[0] < following):
-                heappush(taking_turns, (*self._parties.key(following[2]), following[2], turns(following[2])))
-                following = next(order, None)
-                continue
-            line, turn = taking_turns[0][2:]
-            served = next(turn, None)
-            if served is not None:
-                yield served[0]
-            if served is None or line.waiting == 1:
-                heappop(taking_turns)
+        again: list[tuple[float, float, Line[P], Iterator[tuple[Request, Key]]]] = []  # a heap
+        while following is not None or again:
+            if following is None or (again and again[0] < following):
+                line, turn = heappop(again)[2:]
             else:
-                heapreplace(taking_turns, (*served[1], line, turn))
+                line, turn = following[2], turns(following[2])
+                following = next(order, None)
+                if (key := self._parties.key(line)) > line.key:
+                    heappush(again, (*key, line, turn))
+                    continue
+            for request, key in turn:
+                yield request
+                if line.waiting == 1:
+                    break
+                if (following is not None and following < key) or (again and again[0] < key):
+                    heappush(again, (*key, line, turn))
+                    break
 
     def rank(self) -> Any:
-        line = self._first()
-        return (*line.key, line.queue.rank())
+        return (*(line := self._first()).key, line.queue.rank())
 
     def dispatched(self, requests: Sequence[Request], now: float) -> None:
         served: dict[Line[P], list[Request]] = {}
