@@ -40,9 +40,10 @@ typing: ## mypy and pyright, both strict
 	@status=0; .venv/bin/python -m mypy || status=1; \
 	.venv/bin/python -m pyright --pythonpath .venv/bin/python || status=1; exit $$status
 
-bench: ## what a call costs, beside the peers and a bare future
+bench: ## what a call costs, beside the peers and a bare future; what the policies reach, beside what is possible
 	@scripts/venv.sh bench
-	@.venv-bench/bin/python benchmarks/overhead.py
+	@status=0; .venv-bench/bin/python benchmarks/overhead.py || status=1; \
+	.venv-bench/bin/python benchmarks/policies.py || status=1; exit $$status
 
 docs: ## draw the state diagram from the transition table, and the plots from the simulator
 	@scripts/venv.sh docs

@@ -114,6 +114,8 @@ def given_options(options: Mapping[str, Any] | Batched[..., Any]) -> Given:
     """The decorator's options from elsewhere: a mapping, or those of a batched function. TypeError for other names."""
     if isinstance(options, Batched):
         return options._live.given  # pyright: ignore[reportPrivateUsage]
+    if not isinstance(options, Mapping):
+        raise TypeError(f"options must be a mapping of the decorator's options or a batched function, not {options!r}")
     unknown = sorted(set(options) - set(_DEFAULTS))
     if unknown:
         raise TypeError(f"{', '.join(unknown)}: batched has no such option; it has {', '.join(_DEFAULTS)}")

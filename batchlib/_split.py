@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from itertools import chain
+from operator import getitem
 from typing import Any
 
 from ._core._request import Request
@@ -47,7 +48,7 @@ class Splitter:
 
 def _cut(request: Request, rows: int) -> list[tuple[tuple[Any, ...], float]]:
     for place, arg in enumerate(request.args, 1):
-        length = len(arg) if hasattr(arg, "__len__") and not isinstance(arg, Mapping) else None
+        length = _length(arg)
         if length != request.cost:
             has = f"is a {type(arg).__name__}, which has no rows" if length is None else f"has {length} rows"
             raise TypeError(
@@ -59,6 +60,17 @@ def _cut(request: Request, rows: int) -> list[tuple[tuple[Any, ...], float]]:
         size = min(rows, int(request.cost) - start)
         parts.append((tuple(arg[start : start + size] for arg in request.args), size))
     return parts
+
+
+def _length(arg: Any) -> int | None:
+    """How many rows it has; None for what has none, or cannot be sliced, such as a set."""
+    if isinstance(arg, Mapping):
+        return None
+    try:
+        getitem(arg, slice(0))
+        return len(arg)
+    except (TypeError, LookupError):
+        return None
 
 
 def joined(results: list[Any]) -> Any:

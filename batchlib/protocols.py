@@ -2,6 +2,7 @@
 
 from ._core._batch import Batch
 from ._core._events import BatchEnded, BatchStarted, RequestEnded
+from ._core._latency_model import LatencyEstimate, LatencyModel
 from ._core._protocols import (
     Admission,
     AdmissionPolicy,
@@ -38,6 +39,8 @@ __all__ = [
     "Filled",
     "Group",
     "Hook",
+    "LatencyEstimate",
+    "LatencyModel",
     "Limit",
     "Limiter",
     "Ordering",

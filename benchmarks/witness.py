@@ -43,7 +43,8 @@ class WitnessQueue:
         self._queue = queue
         self._witness = witness
         self.arrival_order = queue.arrival_order
-        self.deadline_order = getattr(queue, "deadline_order", False)
+        if hasattr(queue, "due_from"):
+            self.due_from = queue.due_from
 
     def push(self, request: Request, /) -> None:
         self._queue.push(request)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from operator import attrgetter
 from typing import Any
@@ -135,7 +135,11 @@ class WaitingGroup:
 
     @property
     def deadline_order(self) -> bool:
-        return getattr(self.queue, "deadline_order", False)
+        return hasattr(self.queue, "due_from")
+
+    def due_from(self, instant: float) -> Iterator[Request]:
+        found: Iterator[Request] = self.queue.due_from(instant)  # type: ignore[attr-defined]
+        return found
 
     @property
     def latency_model(self) -> LatencyModel:
@@ -172,7 +176,7 @@ class WaitingGroup:
         """Those who have to take the blame when a policy fails, so that it cannot strand anybody: who would have been
         next, or everyone, where the ordering itself is broken."""
         try:
-            first = [request for request in self.fill().requests if self._waits_here(request)]
+            first = [request for request in self.fill().requests if self._wait_here((request,))]
         except Exception:  # which is the cause of the policy's fault, or would be of its next one
             first = []
         return first or list(self.by_arrival())
@@ -184,7 +188,7 @@ class WaitingGroup:
         if not decision.drop and decision.dispatch and decision.dispatch is filled and self._arrivals is None:
             return True  # what nearly every decision is
         dropped = {request for request in decision.drop if request.state is State.WAITING}
-        if not all(map(self._waits_here, dropped)):
+        if not self._wait_here(dropped):
             return False
         if decision.dispatch:
             return self._may_leave(decision.dispatch, filled) and dropped.isdisjoint(decision.dispatch)
@@ -192,21 +196,24 @@ class WaitingGroup:
             return now < decision.wake_at < math.inf
         return bool(dropped)
 
-    def _waits_here(self, request: Request) -> bool:
+    def _wait_here(self, requests: Iterable[Request]) -> bool:
         """A request of another batcher may have the same key; one that was never submitted has no limits at all."""
-        mine = getattr(request, "limits", None) is self._limits
-        return mine and request.state is State.WAITING and request.group == self.key
+        limits, waiting, key = self._limits, State.WAITING, self.key
+        for request in requests:
+            if getattr(request, "limits", None) is not limits or request.state is not waiting or request.group != key:
+                return False
+        return True
 
     def _may_leave(self, requests: Sequence[Request], filled: Sequence[Request] | None) -> bool:
         """Each waits here, once, and together they are within the limits."""
-        if not all(map(self._waits_here, requests)):
-            return False
-        if len(set(requests)) < len(requests):
+        if not self._wait_here(requests) or len(set(requests)) < len(requests):
             return False
         if requests is filled:
             return True
-        room = LimitedRoom(self._limits)
-        fit = all(room.add(request) for request in requests)
+        fit = len(requests) <= self._limits.max_batch_size
+        if fit and self._limits.limiters:
+            room = LimitedRoom(self._limits)
+            fit = all(map(room.add, requests))
         self.oversize = not fit and len(requests) == 1 and self._limits.oversize_alone
         return fit or self.oversize
 
@@ -289,9 +296,14 @@ class Groups:
         return groups
 
     def touch(self, group: WaitingGroup) -> None:
-        """Makes a group ready after an arrival, at the rank of its present first request."""
-        group.rank = group.queue.rank()
-        self.ready(group)
+        """Makes a group ready after an arrival, at the rank of its present first request.
+
+        One that is ready at a smaller rank stays there, so that a group has few stale entries however many arrive.
+        """
+        rank = group.queue.rank()
+        if group.asleep or not group.ticket or rank < group.rank:
+            group.rank = rank
+            self.ready(group)
 
     def ready(self, group: WaitingGroup) -> None:
         """Makes a group ready at the rank it had last; asks no policy."""

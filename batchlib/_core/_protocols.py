@@ -106,8 +106,9 @@ class Queue(Protocol):
     A request whose state is no longer WAITING has left, and must not be given out any more; `dispatched` or `removed`
     says so right after. If a method raises, the requests concerned fail with it as the cause.
 
-    Optional: `deadline_order`, an attribute that is True where the order is that of the deadlines and of nothing else,
-    so that a dispatch policy may pass over those who cannot make it.
+    Optional: `due_from(instant)`, those of `in_order` that are due at the instant or later, quickly found. A queue has
+    it where its order is that of the deadlines (a request is due at `deadline` or at `hint`, whichever is earlier) and
+    of nothing else, so that a dispatch policy may pass over those who cannot make it.
     """
 
     arrival_order: bool
@@ -206,6 +207,10 @@ class Group(Protocol):
     @property
     def deadline_order(self) -> bool:
         """Whether `in_order` is the order of the deadlines and of nothing else."""
+        ...
+
+    def due_from(self, instant: float) -> Iterator[Request]:
+        """Those of `in_order` that are due at the instant or later; only with `deadline_order`."""
         ...
 
     @property

@@ -93,7 +93,7 @@ class VirtualClock:
             return callback
 
     def __repr__(self) -> str:
-        return f"<VirtualClock now={self._now:g}>"
+        return f"<{type(self).__name__} now={self._now:g}>"
 
 
 def _instant(name: str, value: float) -> float:

@@ -152,7 +152,9 @@ class Simulation:
         if not 0 < quantile <= 1:
             raise ValueError(f"quantile must be a number above 0 and at most 1, not {quantile!r}")
         latencies = sorted(self._latencies())
-        return latencies[math.ceil(quantile * len(latencies)) - 1] if latencies else math.nan
+        if not latencies:
+            return math.nan
+        return latencies[math.ceil(round(quantile * len(latencies), 9)) - 1]  # 0.07 * 100 is a little over 7
 
     @property
     def mean_batch_size(self) -> float:

@@ -54,7 +54,8 @@ def simulate(
     drain: whether to go on after the last arrival until every request has ended.
 
     Deterministic: it draws nothing and reads no clock. Raises TypeError or ValueError for options that `batched` would
-    refuse and for an execution time out of range, RuntimeError if the dispatch policy leaves requests to wait for ever.
+    refuse, for `oversize="split"` (there are no items to cut) and for an execution time out of range, RuntimeError if
+    the dispatch policy leaves requests to wait for ever.
 
     >>> from batchlib.simulation import Affine, Workload, simulate
     >>> workload = Workload.poisson(rate=500, n=2000, seed=1)
@@ -63,6 +64,12 @@ def simulate(
     (2000, 4.8)
     """
     resolved = given_options(options).resolve("simulate")
+    if resolved.policies.oversize_split:
+        raise ValueError('oversize="split" cuts items, and an arrival has none: let its parts arrive at one instant')
+    if not callable(executor_model):
+        raise TypeError(
+            f"executor_model must be called with a batch and give seconds, as Affine does: {executor_model!r}"
+        )
     requests = [_request(arrival, start, resolved.intake) for arrival in workload]
     first = min(start, requests[0].arrival) if requests else start  # a workload may have been shifted to before 0
     run = _Run(resolved.policies, executor_model, first)
@@ -72,6 +79,8 @@ def simulate(
 
 def _request(arrival: Arrival, start: float, options: IntakeOptions) -> Request:
     """The request of an arrival; its item is the arrival itself."""
+    if not isinstance(arrival, Arrival):
+        raise TypeError(f"a workload holds arrivals, Arrival(at, ...), and not {arrival!r}; see Workload.trace")
     request = Request((arrival,), arrival.group, start + arrival.at)
     request.cost = arrival.cost
     request.tenant = options.tenant if arrival.tenant is None else arrival.tenant

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from .._core._actions import Abandon, Action, Dispatch, Report, Resolve, WakeAt
@@ -22,6 +23,9 @@ from ..errors import BatchFailed, Rejected
 from ._broken import Findings
 
 Story = list[tuple[str, tuple[Any, ...]]]
+
+_CARRIED = ("args", "group", "arrival", "cost", "deadline", "hint", "priority", "tenant")
+_values = attrgetter(*_CARRIED)
 
 
 class Bench:
@@ -42,6 +46,7 @@ class Bench:
         self.told: list[tuple[Any, ...]] = []  # what came of it
         self.need = findings.need
         self._may_raise: tuple[type[BaseException], ...] = (Rejected, *may_raise)
+        self._came_with: list[tuple[Any, ...]] = []
         self._resolved: Counter[Request] = Counter()
         self._batches = 0
         self._wakes: list[float] = []  # wake-ups that are out
@@ -65,6 +70,7 @@ class Bench:
         request.deadline = None if timeout is None else self.now + timeout
         request.hint = None if hint is None else self.now + hint
         self.requests.append(request)
+        self._came_with.append(_values(request))
         self._perform(self.core.submit(request, self.now))
         return request
 
@@ -134,6 +140,7 @@ class Bench:
         self._perform(self.core.wake(self.now))
 
     def _perform(self, actions: Sequence[Action]) -> None:
+        self._read_only()  # first: the rest may follow from it
         for action in actions:
             match action:
                 case Resolve(requests):
@@ -150,6 +157,12 @@ class Bench:
                 case Report(error):
                     self.need(False, f"no method of a policy may raise: {error!r}", cause=error)
         self._hold()
+
+    def _read_only(self) -> None:
+        for request, before in zip(self.requests, self._came_with, strict=True):
+            for name, old, new in zip(_CARRIED, before, _values(request), strict=True):
+                written = f"{name} of {request} was {old!r} and is {new!r}"
+                self.need(new == old, f"requests are read and never written: {written}")
 
     def _resolve(self, request: Request) -> None:
         self._resolved[request] += 1
@@ -186,9 +199,19 @@ class Bench:
         for request in requests:
             told = request.state in FINAL and request.state is not State.CANCELLED
             need(self._resolved[request] == told, f"each request ends exactly once: {request}")
+        need(
+            not (self.core.idle and self._held_back()),
+            "an idle batcher holds nobody back: holds_back gave True, and nothing will happen that ends the pause",
+        )
         free = len(self.running) < self.policies.max_concurrent_batches
         if free and books.waiting:
             need(
                 self._soon or self._wakes,
                 f"an idle executor gets work or has a time to look again, and {books.waiting} wait",
             )
+
+    def _held_back(self) -> bool:
+        try:
+            return self.core.held_back
+        except Exception as error:
+            return self.need(False, f"no method of a policy may raise: holds_back raised {error!r}", cause=error)

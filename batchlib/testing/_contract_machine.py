@@ -32,9 +32,11 @@ _KINDS: dict[str, tuple[str, type[Any]]] = {
     "limits": ("open", InspectedLimiter),
 }
 
-# Where a story begins, and where it is told again: centuries apart, real clocks outside, and both so far from 0 that
-# the last bits of a float, which a shift changes, are lost alike. Drawn instants are exact in both.
-_START, _AGAIN = 2.0**20, 2.0**33
+# Where a story begins, and where it is told again: from hours to centuries later, real clocks between, and all so far
+# from 0 that the last bits of a float, which a shift changes, are lost alike. Drawn instants are exact in all of them,
+# and what is not, such as 0.1, is rounded up in some and down in others: four powers in a row, counted modulo 4, for
+# the binary digits of tenths repeat after four.
+_START, *_LATER = 2.0**12, 2.0**14, 2.0**15, 2.0**33
 _LONG = 1e6  # seconds after which a policy should have got over whatever load it has seen
 
 
@@ -48,13 +50,15 @@ class Terms(NamedTuple):
 
 def kind_of(policy: Any) -> str:
     """Which of the four questions a policy answers. TypeError for what is none."""
-    if not isinstance(policy, type) and callable(getattr(policy, "start", None)):
-        state = policy.start()
-        for kind, (method, _) in _KINDS.items():
-            if hasattr(state, method):
-                return kind
     known = ", ".join(method for method, _ in _KINDS.values())
-    raise TypeError(f"a policy is an object whose start() gives a state with one of {known}, not {policy!r}")
+    needed = f"a policy is an object whose start() gives a state with one of {known}"
+    if isinstance(policy, type) or not callable(getattr(policy, "start", None)):
+        raise TypeError(f"{needed}; {policy!r} is {'a class' if isinstance(policy, type) else 'without start()'}")
+    state = policy.start()
+    for kind, (method, _) in _KINDS.items():
+        if hasattr(state, method):
+            return kind
+    raise TypeError(f"{needed}; that of {policy!r} gave {state!r}")
 
 
 class ContractMachine(stateful.RuleBasedStateMachine):
@@ -87,9 +91,14 @@ class ContractMachine(stateful.RuleBasedStateMachine):
 
     def _look(self) -> None:
         """After each event."""
+        self._findings.raise_first()
         core = self.bench.core
-        for state in self._inspected.states:
-            state.after_event(core.waiting, core.waiting + core.running)
+        try:
+            for state in self._inspected.states:
+                state.after_event(core.waiting, core.waiting + core.running)
+        except Exception:  # the policy's, which has been noted
+            self._findings.raise_first()
+            raise
         pictured = picture(self._policy)
         self._findings.need(
             pictured == self._pictured, f"a description is immutable, state belongs into what start() makes: {pictured}"
@@ -183,19 +192,23 @@ class ContractMachine(stateful.RuleBasedStateMachine):
             self._look()
 
     def _tell_again(self) -> None:
-        """The same story twice more, at once: from where it began, and centuries later."""
-        rules = {
-            _START: "state belongs to what start() makes, and batchers that share a description know nothing of each "
-            "other: the same story, told again beside another batcher, had another end",
-            _AGAIN: "time is the argument `now`, and only differences of instants count: the same story, told later, "
-            "had another end",
-        }
+        """The same story several times more, at once: from where it began, and later."""
+        beside = (
+            "state belongs to what start() makes, and batchers that share a description know nothing of each other: "
+            "the same story, told again beside another batcher, had another end"
+        )
+        later = (
+            "time is the argument `now`, and only differences of instants count: the same story, told later, had "
+            "another end"
+        )
+        rules = {_START: beside, **dict.fromkeys(_LATER, later)}
         story, told = list(self.bench.story), self.bench.told
         benches = {start: self._bench(start) for start in rules}
         for event, arguments in story:
             for bench in benches.values():
                 if event != "finish" or arguments[0] in bench.running:
                     getattr(bench, event)(*arguments)
+        self._findings.raise_first()
         for start, rule in rules.items():
             again = benches[start].told
             first = next((pair for pair in zip_longest(told, again) if pair[0] != pair[1]), None)

@@ -6,15 +6,19 @@ hands out what it does not know by `__getattr__`, so that it has exactly those t
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import combinations_with_replacement
 from typing import Any
 
 from .._core._protocols import Decision, Group
 from .._core._request import Request
 from .._core._transitions import State
 from ..errors import Rejected
+from ..policies.structures._deadlines import due
 from ._broken import Findings
 
 Fits = Callable[[Sequence[Request]], bool]
@@ -44,9 +48,10 @@ class Inspected:
         self.states: list[Any] = []
 
     def start(self) -> Any:
-        state = self._kind(self._policy.start(), self)
-        self.states.append(state)
-        return state
+        state = self._policy.start()
+        kind = type(type(state).__name__, (self._kind,), {})  # the core names a faulty policy by its class
+        self.states.append(kind(state, self))
+        return self.states[-1]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_policy"], name)
@@ -62,7 +67,8 @@ class _State:
         self.name = type(state).__name__
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["state"], name)
+        own = getattr(self.__dict__["state"], name)
+        return partial(self.never_raises, name) if inspect.ismethod(own) else own
 
     def never_raises(self, method: str, *args: Any, allowed: tuple[type[Exception], ...] = ()) -> Any:
         try:
@@ -78,11 +84,17 @@ class _State:
 
 
 class InspectedAdmission(_State):
+    can_refuse = True  # so that one is asked that says it never does
+
     def admit(self, request: Request, room: Any, now: float) -> Any:
         answer = self.never_raises("admit", request, room, now, allowed=self.inspected.may_raise)
         self.need(
             answer is None or isinstance(answer, Rejected),
             f"admit gives None, or the Rejected that the caller gets: {self.name} gave {answer!r}",
+        )
+        self.need(
+            answer is None or getattr(self.state, "can_refuse", True),
+            f"can_refuse is False only where admit always gives None: {self.name} gave {answer!r}",
         )
         return answer
 
@@ -105,8 +117,20 @@ class InspectedOrdering(_State):
         for queue in self.queues:
             queue.look()
         self.queues = [queue for queue in self.queues if queue.mine]
+        self._compare_ranks()
         tracked = getattr(self.state, "tenants_tracked", 0)
         self.need(waiting or not tracked, f"no state is left when nothing waits: {tracked} tenants tracked")
+
+    def _compare_ranks(self) -> None:
+        ranks, problem = [], ""
+        try:
+            ranks += [queue.rank() for queue in self.queues]
+            for one, other in combinations_with_replacement(ranks, 2):  # each with itself too: NaN is equal to none
+                if not (one < other or other < one or one == other):
+                    problem = f"{one!r} is neither less than {other!r}, nor more, nor equal"
+        except Exception as error:
+            problem = str(error)
+        self.need(not problem, f"ranks can be compared with one another: {self.name} has {ranks}; {problem}")
 
 
 class InspectedQueue(_State):
@@ -123,10 +147,18 @@ class InspectedQueue(_State):
         self.mine.append(request)
 
     def in_order(self) -> Iterator[Request]:
-        for request in self.never_raises("in_order"):
-            left = getattr(request, "state", None) is not State.WAITING
-            self.need(not left, f"in_order gives out those that wait: {self.name} gave out {request}, which has left")
-            yield request
+        order = self.never_raises("in_order")
+        self.need(isinstance(order, Iterator), f"in_order gives an iterator: {self.name} gave a {type(order).__name__}")
+        try:
+            for request in order:
+                left = getattr(request, "state", None) is not State.WAITING
+                self.need(
+                    not left, f"in_order gives out those that wait: {self.name} gave out {request}, which has left"
+                )
+                yield request
+        except Exception as error:  # while it is read
+            self.need(False, f"no method of a policy may raise: {self.name}.in_order raised {error!r}", cause=error)
+            raise
 
     def rank(self) -> Any:
         rank = self.never_raises("rank")
@@ -154,7 +186,20 @@ class InspectedQueue(_State):
                 max(found.values(), default=1) == 1, f"in_order gives each request once: {self.name} gave {order}"
             )
             self.need(not strangers, f"in_order gives what was pushed: {strangers} were not, in {self.name}'s {order}")
-            self.rank()
+            kept = not self.state.arrival_order or order == sorted(order, key=lambda request: request.sequence)
+            self.need(kept, f"arrival_order is True only where in_order is that order: {self.name} gave {order}")
+            if hasattr(self.state, "due_from"):
+                self._look_at_deadlines(order)
+
+    def _look_at_deadlines(self, order: list[Request]) -> None:
+        kept = order == sorted(order, key=due)
+        self.need(
+            kept, f"due_from is there only where in_order is the order of the deadlines: {self.name} gave {order}"
+        )
+        for instant in map(due, order):
+            found = list(self.never_raises("due_from", instant))
+            kept = found == [request for request in order if due(request) >= instant]
+            self.need(kept, f"due_from({instant:g}) gives those due then or later: {self.name} gave {found}")
 
 
 class InspectedDispatcher(_State):
@@ -174,11 +219,13 @@ class InspectedDispatcher(_State):
         self.need(not left, f"those dispatched wait: {left} have left; {shown}")
         self.need(not others, f"those dispatched are of this group: {others} are not; {shown}")
         self.need(len(set(decision.dispatch)) == len(decision.dispatch), f"nobody is dispatched twice: {shown}")
+        strangers = [each for each in decision.drop if each.state is State.WAITING and each not in waiting]
+        self.need(not strangers, f"those dropped are of this group: {strangers} are not; {shown}")
         self.need(not set(decision.drop) & set(decision.dispatch), f"nobody is both dispatched and dropped: {shown}")
         if decision.dispatch and not left and not others:
             self._fits(group, decision, shown)
         elif not decision.dispatch and not any(request in waiting for request in decision.drop):
-            ahead = decision.wake_at is not None and now < decision.wake_at < math.inf
+            ahead = isinstance(decision.wake_at, int | float) and now < decision.wake_at < math.inf
             self.need(ahead, f"who dispatches nothing says when to look again, a finite instant ahead: {shown}")
         return decision
 
@@ -228,7 +275,7 @@ class InspectedRoom(_State):
 
 
 def picture(value: Any) -> Any:
-    """The values that an object is made of, to be compared; an object that has none is its own."""
+    """The values that an object is made of, to be compared; of one that has none and knows no equality, its type."""
     if isinstance(value, Mapping):
         return type(value), [(key, picture(inner)) for key, inner in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -238,6 +285,7 @@ def picture(value: Any) -> Any:
         **{name: getattr(value, name) for name in names if hasattr(value, name)},
         **getattr(value, "__dict__", {}),
     }
-    if callable(value) or not fields:
+    equal = any("__eq__" in vars(kind) for kind in type(value).__mro__[:-1])  # of its own, and not object's
+    if isinstance(value, type) or inspect.isroutine(value) or (equal and not fields):
         return value
     return type(value), [(name, picture(inner)) for name, inner in fields.items()]

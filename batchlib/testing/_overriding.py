@@ -68,7 +68,7 @@ def virtual_time(*functions: AnyBatched, start: float = 0.0, **options: Unpack[O
     functions: batched functions, or batched methods of classes. start: the instant that the clock shows at first.
     options: the decorator's, for all of them, such as `executor=ManualExecutor()`, whose batches count as at rest.
 
-    `request_options(timeout=...)` and the deadlines of cancel scopes stay on real time.
+    `request_options(timeout=...)` and the deadlines of cancel scopes stay on real time. TypeError for `clock=`.
 
     >>> from batchlib import batched
     >>> from batchlib.testing import virtual_time
@@ -82,6 +82,8 @@ def virtual_time(*functions: AnyBatched, start: float = 0.0, **options: Unpack[O
     False
     True
     """
+    if "clock" in options:
+        raise TypeError("virtual_time gives the clock: leave out clock=, or give yours with override(..., clock=...)")
     time = VirtualTime(start)
     with _all_overridden(functions, lambda _: {**options, "clock": time}):
         yield time

@@ -53,13 +53,18 @@ class PolicyContract:
         report_multiple_bugs=False,
     )
 
+    def _kind(self) -> str:
+        if not hasattr(self, "policy"):
+            raise TypeError(f"{type(self).__name__} names no policy: write `policy = ...` into the class")
+        return kind_of(self.policy)
+
     def fits(self, requests: Sequence[Request]) -> bool:
         """For a limit: whether these may share a batch, said as plainly as you can. Its rooms are held to it."""
         return True
 
     def test_it_keeps_the_contract_whatever_happens(self) -> None:
         """Raises ContractBroken, with the shortest story that was found, if it does not."""
-        kind = kind_of(self.policy)
+        kind = self._kind()
         terms = Terms(self.fits, self.may_raise, self.repeatable)
         pristine = copy.deepcopy(self.policy)  # a copy for each story: what one left behind must not excuse the next
 
@@ -71,7 +76,7 @@ class PolicyContract:
 
     def test_its_description_is_immutable(self) -> None:
         """What `start()` makes holds the state; the description can be shared by many batchers, and pickled."""
-        kind_of(self.policy)
+        self._kind()
         before = picture(self.policy)
         policy: Any = self.policy
         first, second = policy.start(), policy.start()

@@ -3,6 +3,7 @@
 import sys
 import threading
 import types
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -276,6 +277,8 @@ def test_parallel_arguments_are_cut_alike(runtime: Runtime, make: Make) -> None:
         (range(9), "the cost is 10, and argument 1 has 9 rows"),
         (10, "argument 1 is a int, which has no rows"),
         (dict.fromkeys(range(10)), "argument 1 is a dict, which has no rows"),
+        (set(range(10)), "argument 1 is a set, which has no rows"),
+        (deque(range(10)), "argument 1 is a deque, which has no rows"),
     ],
 )
 def test_a_cost_that_is_no_length_fails_its_call_alone(runtime: Runtime, item: Any, words: str, make: Make) -> None:

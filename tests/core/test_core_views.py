@@ -15,7 +15,6 @@ class Newest:
     """Last in, first out, and a rank that says so."""
 
     arrival_order = False
-    deadline_order = True
     tenants_tracked = 7
 
     def __init__(self) -> None:
@@ -32,6 +31,9 @@ class Newest:
 
     def in_order(self) -> Iterator[Request]:
         return (request for request in reversed(self.requests) if request.state is State.WAITING)
+
+    def due_from(self, instant: float) -> Iterator[Request]:
+        return (request for request in self.in_order() if (request.deadline or instant) >= instant)
 
     def rank(self) -> int:
         return -next(self.in_order()).sequence

@@ -128,23 +128,32 @@ class FairShareReference(Nesting):
         self.time = Fraction(0)
         self.tags: dict[Any, tuple[Fraction, int]] = {}
         self.tickets = 0
-        self.costs: list[float] = []
+        self.stands = False
+        self.lately: list[Request] = []
 
     def push(self, group: Group, request: Request) -> None:
+        self.lately.append(request)
         if not any(each.tenant == request.tenant for each in self.everyone()):
             self.tickets += 1
             tag, _ = self.tags.get(request.tenant, (Fraction(0), 0))
-            self.tags[request.tenant] = max(self.time, tag), self.tickets
-        self.costs.append(request.cost)
+            heaviest = max(self.weight(each) for each in self.lately)
+            entry = self.time + (self.least() / heaviest / 2 if self.stands else 0)
+            self.tags[request.tenant] = max(entry, tag), self.tickets
         super().push(group, request)
 
+    def weight(self, request: Request) -> Fraction:
+        return Fraction(self.weights.get(request.tenant, self.default))
+
+    def least(self) -> Fraction:
+        return Fraction(min([each.cost for each in self.lately if each.cost > 0], default=1))
+
     def price(self, request: Request) -> Fraction:
-        cost = request.cost or min([each for each in self.costs if each > 0], default=1)
-        return Fraction(cost) / Fraction(self.weights.get(request.tenant, self.default))
+        return (Fraction(request.cost) or self.least()) / self.weight(request)
 
     def dispatched(self, group: Group, requests: list[Request]) -> None:
         for request in requests:
             tag, _ = self.tags[request.tenant]
+            self.stands = tag <= self.time
             self.time = max(self.time, tag)
             self.tickets += 1
             self.tags[request.tenant] = tag + self.price(request), self.tickets
@@ -158,7 +167,8 @@ class FairShareReference(Nesting):
     def when_all_are_idle(self) -> None:
         if not self.everyone():
             self.time = max([self.time, *(tag for tag, _ in self.tags.values())])
-            self.costs = []
+            self.stands = False
+            self.lately = []
 
     def order(self, group: Group) -> list[Request]:
         left = {tenant: inside.order(group) for tenant, inside in self.inside.items()}

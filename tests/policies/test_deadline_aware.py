@@ -6,7 +6,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from core_bench import policies
+from core_bench import Bench, policies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +18,9 @@ from batchlib._core._request import Request
 from batchlib._core._transitions import State
 from batchlib.errors import BatchFailed
 from batchlib.policies import CostLimit, DeadlineAware, EarliestDeadline, Fifo, Greedy
+from batchlib.policies.structures._deadlines import due
 from batchlib.policies.structures._feasible import largest_run, longest_prefix
+from batchlib.simulation import Affine, Workload, simulate
 
 
 def line(size: int, longest: float) -> float:
@@ -60,6 +62,9 @@ class Waiting:
 
     def in_order(self) -> Iterator[Request]:
         return iter(self.requests)
+
+    def due_from(self, instant: float) -> Iterator[Request]:
+        return (each for each in self.requests if due(each) >= instant)
 
     def room(self) -> Room:
         return Room(self.max_batch_size, self.max_cost)
@@ -204,11 +209,51 @@ def test_the_end_of_the_callers_scope_counts_as_a_deadline() -> None:
     assert decide(group, execution_time=line)[0] == [1, 2]
 
 
-def test_only_the_window_is_looked_at_but_never_less_than_two_batches() -> None:
-    dues = [1.0] * 6 + [9.0] * 4
-    assert decide(Waiting(requests(*dues), size=2), window=5, execution_time=line)[1].dispatch == ()
-    assert decide(Waiting(requests(*dues), size=4), window=5, execution_time=line)[0] == [6, 7]
-    assert decide(Waiting(requests(*dues), size=10**18), window=1, execution_time=line)[0] == [6, 7, 8, 9]
+def test_a_scope_whose_end_has_passed_has_been_extended_and_counts_no_more() -> None:
+    """Otherwise its caller would be passed over for as long as the others can be served."""
+    group = Waiting([request(None, hint=1.0), request(9.0, hint=1.0), request(20.0), request(20.0, hint=21.0)])
+    assert decide(group, now=2.0, execution_time=line)[0] == [2, 3, 0]
+    group.deadline_order = False
+    assert decide(group, now=2.0, execution_time=line)[0] == [0, 2, 3]
+    assert decide(Waiting([request(None, hint=2.0)]), now=2.0, execution_time=line)[0] == [0]
+
+
+@pytest.mark.parametrize("ordering", [EarliestDeadline(), Fifo()])
+def test_who_has_had_a_scope_extended_is_served_among_others_in_time(ordering: Any) -> None:
+    bench = Bench(policies(ordering=ordering, dispatch=DeadlineAware(execution_time=lambda size, longest: 1.0)))
+    extended = bench.submit(hint=0.5)
+    for _ in range(3):
+        bench.arrive("", timeout=5.0)
+        bench.advance_to(bench.now + 1.0)
+        bench.finish(bench.running[0])
+    assert extended.state is State.COMPLETED
+
+
+def test_those_who_cannot_make_it_any_more_do_not_fill_the_window() -> None:
+    """Far past capacity there are more of them than any window holds, and more who could make it alone only."""
+    late, alone, easy = [1.0] * 300, [6.0] * 300, [9.0] * 300
+    assert decide(Waiting(requests(*late, *easy), size=4), window=8, execution_time=line)[0] == [300, 301, 302, 303]
+    assert decide(Waiting(requests(*alone, *easy), size=4), window=8, execution_time=line)[0] == [300, 301, 302, 303]
+    assert decide(Waiting(requests(*late, *alone, *easy), size=4), window=8, execution_time=line)[0][0] == 600
+    assert decide(Waiting(requests(*late, *alone), size=4), window=8, execution_time=line)[0] == [300]
+    assert decide(Waiting(requests(*late), size=4), window=8, execution_time=line)[1].dispatch == ()
+
+
+def test_the_window_is_never_less_than_two_batches() -> None:
+    dues = [7.0] * 2 + [9.0] * 4
+    assert decide(Waiting(requests(*dues), size=4), window=1, execution_time=line)[0] == [2, 3, 4, 5]
+    assert decide(Waiting(requests(*dues), size=10**18), window=1, execution_time=line)[0] == [2, 3, 4, 5]
+
+
+def test_far_past_capacity_it_keeps_what_it_keeps_just_past_it() -> None:
+    model = Affine(0.005, 0.001)
+
+    def goodput(load: float) -> float:
+        workload = Workload.poisson(load * model.capacity(32), round(load * 500), 1)
+        options = {"dispatch": DeadlineAware(execution_time=model.seconds), "timeout": 2 * model.seconds(32)}
+        return simulate(options, workload, model).goodput
+
+    assert goodput(50.0) >= 0.98 * goodput(5.0)
 
 
 def test_a_limit_closes_the_batch() -> None:
@@ -241,7 +286,7 @@ def test_told_the_time_it_never_probes_and_looks_again_after_a_batch_time() -> N
 
 @pytest.mark.parametrize("now", [0.0, 1e300])
 def test_the_next_look_lies_ahead_whatever_the_numbers(now: float) -> None:
-    group = Waiting([request(None, hint=-1.0)])
+    group = Waiting(requests(-1.0))
     _, decision = decide(group, now, execution_time=lambda size, longest: 0.0)
     assert decision.wake_at is not None
     assert now < decision.wake_at < math.inf

@@ -141,6 +141,49 @@ def test_who_is_idle_is_remembered_until_the_others_have_caught_up_and_no_longer
     assert tracked == [2, 2, 2, 2, 1, 1, 0]
 
 
+@pytest.mark.parametrize("size", [1, 8])
+@pytest.mark.parametrize("weight", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("cost", [0, 1, 3])
+def test_strangers_without_end_starve_nobody_and_are_forgotten(size: int, weight: float, cost: float) -> None:
+    """Each comes once, and past capacity there is always a next one."""
+    core = Batcher(policies(ordering=FairShare({"known": weight}), max_batch_size=size))
+    known = [submit(core, "known", cost=cost) for _ in range(5)]
+    strangers = tracked = 0
+    core.wake(0.0)
+    steps = 4  # of half the smallest price, in a stranger's: the heaviest weight is 2
+    for _ in range(50 * 5 * 3 * steps):
+        while core.waiting < 50:
+            submit(core, strangers)
+            strangers += 1
+        next_batch(core)
+        tracked = max(tracked, core.statistics(0.0).tenants_tracked)
+    assert all(request.state is State.COMPLETED for request in known)
+    assert tracked <= (steps + 2) * 50
+
+
+def test_a_newcomer_goes_before_whoever_was_served_while_the_virtual_time_moves() -> None:
+    bench = Bench(policies(ordering=FairShare(), max_batch_size=1))
+    for tenant, cost in [("x", 1), ("y", 0.75), ("y", 0.75), ("y", 0.75), ("x", 1)]:
+        bench.submit("", tenant=tenant, cost=cost)
+    bench.wake()
+    for _ in range(2):
+        bench.finish(bench.running[0])
+    bench.submit("", tenant="new")  # y runs, at 0.75; x is to be next at 1, and half of the smallest price is 0.375
+    bench.drain()
+    assert [bench.requests[number].tenant for (number,) in bench.items] == ["x", "y", "y", "new", "x", "y"]
+
+
+def test_a_newcomer_goes_before_whoever_was_served_while_it_stands_still() -> None:
+    """However little the one who was served pays."""
+    bench = Bench(policies(ordering=FairShare({"heavy": 4}), max_batch_size=1))
+    for tenant in ["x", *["heavy"] * 3]:
+        bench.submit("", tenant=tenant)
+    bench.wake()
+    bench.submit("", tenant="new")
+    bench.drain()
+    assert [bench.requests[number].tenant for (number,) in bench.items] == ["x", "heavy", "new", "heavy", "heavy"]
+
+
 def test_coming_back_early_pays_what_was_left_to_pay() -> None:
     bench = Bench(policies(ordering=FairShare(), max_batch_size=1))
     bench.submit("", tenant="x", cost=3)

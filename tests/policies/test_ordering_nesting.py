@@ -14,7 +14,7 @@ from ordering_story import Event, Story, stories
 from batchlib import batched
 from batchlib._core._request import Request
 from batchlib._core._transitions import State
-from batchlib.policies import EarliestDeadline, FairShare, Fifo, LengthAware, Priority
+from batchlib.policies import EarliestDeadline, FairShare, Fifo, Greedy, LengthAware, Priority
 from batchlib.policies.structures._accounts import Account
 from batchlib.policies.structures._classes import PriorityClass
 from batchlib.policies.structures._turns import Line
@@ -42,7 +42,7 @@ def test_a_policy_is_a_description_that_can_be_shared_pickled_and_compared(polic
 
 
 @pytest.mark.parametrize("make", [Priority, LengthAware, lambda within: FairShare(within=within)])
-@pytest.mark.parametrize("within", [None, Fifo, "fifo", 3])
+@pytest.mark.parametrize("within", [None, Fifo, "fifo", 3, Greedy()])
 def test_only_an_ordering_policy_can_be_nested(make: Any, within: Any) -> None:
     with pytest.raises(TypeError, match=r"within must be an ordering policy, such as Fifo\(\), not "):
         make(within)
@@ -174,6 +174,7 @@ class Counting:
 def test_what_is_inside_begins_anew_when_a_tenant_or_a_class_comes_back(make: Any) -> None:
     inside = Counting()
     bench = Bench(policies(ordering=make(inside), max_batch_size=1))
+    inside.started = 0  # whether it is a policy has been looked at
     for tenant in "xyy":
         bench.submit("", tenant=tenant, cost=9, priority="xy".index(tenant))
     bench.wake()

@@ -14,7 +14,18 @@ from batchlib import batched
 from batchlib._core._batch import Batch
 from batchlib._core._request import Request
 from batchlib._core._transitions import State
-from batchlib.policies import AimdBatchSize, CostLimit, Fifo, Greedy, MaxWaiting, PaddedCost, SizeOrWait, TenantQuota
+from batchlib.policies import (
+    AimdBatchSize,
+    CostLimit,
+    DeadlineAware,
+    Fifo,
+    Greedy,
+    LengthAware,
+    MaxWaiting,
+    PaddedCost,
+    SizeOrWait,
+    TenantQuota,
+)
 
 
 @pytest.mark.parametrize(
@@ -47,11 +58,28 @@ def test_a_value_that_makes_no_sense_is_named_with_what_is_legal(make: Any, word
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: PaddedCost("9"), lambda: PaddedCost(True), lambda: AimdBatchSize("1 s"), lambda: AimdBatchSize(None)],
+    [
+        lambda: PaddedCost("9"),
+        lambda: PaddedCost(True),
+        lambda: CostLimit("9"),  # type: ignore[arg-type]
+        lambda: AimdBatchSize("1 s"),
+        lambda: AimdBatchSize(None),
+        lambda: SizeOrWait(None),  # type: ignore[arg-type]
+        lambda: MaxWaiting("9"),  # type: ignore[arg-type]
+        lambda: DeadlineAware("9"),  # type: ignore[arg-type]
+        lambda: LengthAware(window=True),
+    ],
 )
 def test_what_is_no_number_is_named_as_such(make: Any) -> None:
-    with pytest.raises(TypeError, match=r"must be a finite number.* above 0, not"):
+    with pytest.raises(TypeError, match=r"must be a (finite number.* (above|>=) 0|whole number >= 1), not"):
         make()
+
+
+@pytest.mark.parametrize("make", [MaxWaiting, DeadlineAware, lambda count: LengthAware(window=count)])
+@pytest.mark.parametrize("count", [0, 1.5, math.inf, math.nan])
+def test_a_count_is_a_whole_number(make: Any, count: Any) -> None:
+    with pytest.raises(ValueError, match=f"must be a whole number >= 1, not {count}"):
+        make(count)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The simulator: what it does with options and arrivals, how one instant goes, and that it is the core at work."""
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -183,7 +184,9 @@ def test_figures_of_a_run_by_hand() -> None:
     simulation = simulate({}, workload, UNIT)  # batches: 0 to 1.5, and two requests from 1.5 to 3.5
     assert simulation.latency(0.01) == 1.5
     assert simulation.latency(1 / 3) == 1.5
-    assert simulation.latency(0.5) == simulation.latency(1) == 2.5
+    assert simulation.latency(0.34) == simulation.latency(1) == 2.5
+    hundred = simulate({"max_batch_size": 1}, Workload.trace([0.0] * 100), UNIT)
+    assert [hundred.latency(share / 100) for share in range(1, 101)] == [1.5 * place for place in range(1, 101)]
     assert simulation.mean_latency == pytest.approx(6.5 / 3)
     assert simulation.mean_batch_size == 1.5
     assert simulation.execution_time == simulation.duration == 3.5
@@ -209,6 +212,7 @@ def test_figures_of_a_run_by_hand() -> None:
         ({"max_batchsize": 4}, TypeError, "max_batchsize: batched has no such option; it has max_batch_size, "),
         ({"max_batch_size": 0}, ValueError, "max_batch_size must be a whole number >= 1, not 0"),
         ({"max_batch_cost": 5}, TypeError, "cost="),
+        ({"max_batch_cost": 5, "cost": len, "oversize": "split"}, ValueError, "let its parts arrive at one instant"),
     ],
 )
 def test_options_are_checked_as_the_decorator_checks_them(
@@ -364,3 +368,16 @@ def test_what_the_options_say_of_policies_is_what_the_decorator_makes() -> None:
     options = {"max_wait": 0.5, "max_batch_size": 4, "ordering": Fifo()}
     with batched(lambda xs: xs, **options) as echo:
         assert given_options(options).resolve("x").policies == given_options(echo).resolve("x").policies
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((len, [], Affine(1, 1)), "options must be a mapping of the decorator's options or a batched function"),
+        (({}, [1.0, 2.0], Affine(1, 1)), "a workload holds arrivals, Arrival(at, ...), and not 1.0"),
+        (({}, [], 0.5), "executor_model must be called with a batch and give seconds, as Affine does: 0.5"),
+    ],
+)
+def test_what_cannot_be_simulated_is_named_with_what_was_needed(arguments: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(words)):
+        simulate(*arguments)

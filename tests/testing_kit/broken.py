@@ -8,6 +8,7 @@ from typing import Any
 
 from batchlib.errors import Overloaded, Rejected
 from batchlib.policies import CostLimit, Fifo, Greedy
+from batchlib.policies.structures._deadlines import due
 from batchlib.protocols import Decision, Group, Request, State, WaitingRoom
 
 # ---- orderings
@@ -86,6 +87,59 @@ class RankShrinksByItself(Listed):
 class RanksThatCannotBeCompared(Listed):
     def rank(self) -> Any:
         return self.requests[-1].tenant
+
+
+class RanksThatAreNoNumbers(Listed):
+    def rank(self) -> float:
+        return math.nan
+
+
+class SaysItIsByArrival(Listed):
+    arrival_order = True
+
+
+class SaysItIsByDeadline(Listed):
+    def due_from(self, instant: float) -> Iterator[Request]:
+        return (each for each in self.in_order() if due(each) >= instant)
+
+
+class StartsAnywhere(Listed):
+    """In the right order, and does not look where to start."""
+
+    def in_order(self) -> Iterator[Request]:
+        return iter(sorted(super().in_order(), key=lambda each: each.deadline or math.inf))
+
+    def rank(self) -> float:
+        return next(self.in_order()).deadline or math.inf
+
+    def due_from(self, instant: float) -> Iterator[Request]:
+        return self.in_order()
+
+
+class GivesAList(Listed):
+    def in_order(self) -> Any:
+        return self.requests[::-1]
+
+
+class MakesAllAlike(Listed):
+    """Its neighbours find other requests than they were given."""
+
+    def push(self, request: Request) -> None:
+        request.priority = 0
+        super().push(request)
+
+
+class RaisesInRank(Listed):
+    def rank(self) -> Any:
+        return -self.requests[1].sequence
+
+
+class RaisesWhileRead(Listed):
+    def in_order(self) -> Iterator[Request]:
+        for request in reversed(self.requests):
+            if request.cost == 3:
+                raise LookupError(request)
+            yield request
 
 
 class KeepsAccounts:
@@ -195,6 +249,39 @@ class WakesInThePast(Dispatcher):
     def decide(self, group: Group, now: float) -> Decision:
         filled = group.fill()
         return Decision(filled.requests) if filled.full else Decision(wake_at=group.oldest_arrival + 1)
+
+
+class WakesByAnotherSum(Dispatcher):
+    """Wakes at `arrival + 0.1` and then asks for `now - arrival >= 0.1`, which rounding makes false now and then."""
+
+    def decide(self, group: Group, now: float) -> Decision:
+        if now - group.oldest_arrival >= 0.1:
+            return Decision(group.fill().requests)
+        return Decision(wake_at=group.oldest_arrival + 0.1)
+
+
+class WakesAtAName(Dispatcher):
+    def decide(self, group: Group, now: float) -> Decision:
+        return Decision(wake_at="soon")  # type: ignore[arg-type]
+
+
+class DropsOfAnotherGroup(Dispatcher):
+    def __init__(self) -> None:
+        self.before: list[Request] = []
+
+    def decide(self, group: Group, now: float) -> Decision:
+        here = list(group.in_order())
+        others = [request for request in self.before if request.state is State.WAITING and request not in here]
+        self.before = here
+        return Decision(group.fill().requests, drop=others)
+
+
+class RaisesInObserve(Dispatcher):
+    def decide(self, group: Group, now: float) -> Decision:
+        return Decision(group.fill().requests)
+
+    def observe(self, batch: object, execution_time: float) -> None:
+        raise LookupError(execution_time)
 
 
 class WakesAtNaN(Dispatcher):
@@ -321,6 +408,26 @@ class RaisesInEnded:
         self.running.remove(request)  # not everyone who ends has run
 
 
+class SaysItRefusesNobody(RefusesWithAString):
+    can_refuse = False
+
+    def admit(self, request: Request, room: WaitingRoom, now: float) -> Rejected | None:
+        return Overloaded("no") if room.waiting > 2 else None
+
+
+class HoldsBackForEver(RefusesWithAString):
+    def admit(self, request: Request, room: WaitingRoom, now: float) -> None:
+        return None
+
+    def holds_back(self, room: WaitingRoom) -> bool:
+        return True
+
+
+class RaisesInHoldsBack(HoldsBackForEver):
+    def holds_back(self, room: WaitingRoom) -> bool:
+        return 1 / room.waiting < 1
+
+
 # ---- limits
 
 
@@ -387,6 +494,14 @@ ZOO: dict[str, tuple[Any, str]] = {
     "an order that raises now and then": (Ordered(RaisesNowAndThen), f"{RAISED}: .*push raised KeyError"),
     "a rank that gets smaller": (Ordered(RankShrinksByItself), "only a push may make a rank smaller"),
     "ranks that cannot be compared": (Ordered(RanksThatCannotBeCompared), "not supported between"),
+    "ranks that are no numbers": (Ordered(RanksThatAreNoNumbers), "ranks can be compared with one another"),
+    "a rank of the second": (Ordered(RaisesInRank), f"{RAISED}: .*rank raised IndexError"),
+    "an order that says it is by arrival": (Ordered(SaysItIsByArrival), "arrival_order is True only where"),
+    "an order that says it is by deadline": (Ordered(SaysItIsByDeadline), "due_from is there only where in_order is"),
+    "an order that starts anywhere": (Ordered(StartsAnywhere), "gives those due then or later"),
+    "an order that raises while it is read": (Ordered(RaisesWhileRead), f"{RAISED}: .*in_order raised LookupError"),
+    "an order that is a list": (Ordered(GivesAList), "in_order gives an iterator: GivesAList gave a list"),
+    "a queue that writes": (Ordered(MakesAllAlike), "read and never written: priority of .* was -?\\d and is 0"),
     "accounts that stay": (KeepsAccounts(), "no state is left when nothing waits"),
     "a queue with state of its class": (Ordered(SharedByClass), "know nothing of each other"),
     "no decision": (ReturnsNone(), "decide gives a Decision: ReturnsNone decided None"),
@@ -399,6 +514,10 @@ ZOO: dict[str, tuple[Any, str]] = {
     "a wait for ever": (WaitsForEver(), AHEAD),
     "a wake-up in the past": (WakesInThePast(), AHEAD),
     "a wake-up at no instant": (WakesAtNaN(), AHEAD),
+    "a wake-up by another sum": (WakesByAnotherSum(), AHEAD),
+    "a wake-up at a name": (WakesAtAName(), AHEAD),
+    "a drop of another group": (DropsOfAnotherGroup(), "those dropped are of this group"),
+    "an observer that raises": (RaisesInObserve(), f"{RAISED}: RaisesInObserve.observe raised LookupError"),
     "a class that starves": (StarvesAClass(), "everyone is served in the end"),
     "a description that changes": (ChangesItsDescription(), "a description is immutable"),
     "state in the description": (SharesState(), "a description is immutable"),
@@ -406,7 +525,10 @@ ZOO: dict[str, tuple[Any, str]] = {
     "a clock of its own": (OwnClock(), "time is the argument `now`"),
     "a counter that leaks": (LeakyCounter(), "an idle batcher admits what a new one would"),
     "a refusal that is none": (RefusesWithAString(), "admit gives None, or the Rejected that the caller gets"),
-    "an end that raises": (RaisesInEnded(), f"{RAISED}: KeyError"),
+    "an end that raises": (RaisesInEnded(), f"{RAISED}: RaisesInEnded.ended raised KeyError"),
+    "a refusal by who refuses nobody": (SaysItRefusesNobody(), "can_refuse is False only where"),
+    "a pause without end": (HoldsBackForEver(), "an idle batcher holds nobody back"),
+    "a pause that raises": (RaisesInHoldsBack(), f"{RAISED}: RaisesInHoldsBack.holds_back raised ZeroDivision"),
     "a room that does not add up": (Limited(LooksAtOneOnly), "what a room holds fits"),
     "a full room that takes": (Limited(TakesSomeWhenFull), "a full room takes nobody"),
     "a room that says nothing": (Limited(SaysNothing), "add says whether it took the request"),

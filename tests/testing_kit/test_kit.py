@@ -232,11 +232,45 @@ def test_descriptions_that_are_none(policy: Any, rule: str) -> None:
         mine.test_its_description_is_immutable()
 
 
-@pytest.mark.parametrize("policy", [policies.Greedy, 3, object()])
-def test_what_is_no_policy(policy: Any) -> None:
+class Plain:
+    """Nothing to compare it by: no fields, and no equality of its own."""
+
+    def start(self) -> "Plain":
+        return self
+
+    def decide(self, group: Any, now: float) -> Any:
+        raise NotImplementedError
+
+
+class PlainHolder(Plain):
+    def __init__(self) -> None:
+        self.inside = Plain()
+
+
+@pytest.mark.parametrize("policy", [Plain(), PlainHolder()])
+def test_a_description_without_fields_comes_back_from_pickling(policy: Any) -> None:
+    type("TestMine", (PolicyContract,), {"policy": policy})().test_its_description_is_immutable()
+
+
+class StartsNothing:
+    def start(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("policy", "what"),
+    [(policies.Greedy, "is a class"), (3, "is without start"), (StartsNothing(), "StartsNothing object .* gave None")],
+)
+def test_what_is_no_policy(policy: Any, what: str) -> None:
     mine = type("TestMine", (PolicyContract,), {"policy": policy})()
-    with pytest.raises(TypeError, match="one of admit, queue, decide, open"):
+    with pytest.raises(TypeError, match=f"one of admit, queue, decide, open; .*{what}"):
         mine.test_its_description_is_immutable()
+
+
+def test_a_contract_without_a_policy() -> None:
+    mine = type("TestMine", (PolicyContract,), {})()
+    for test in (mine.test_its_description_is_immutable, mine.test_it_keeps_the_contract_whatever_happens):
+        with pytest.raises(TypeError, match="TestMine names no policy"):
+            test()
 
 
 def test_it_can_be_a_unittest_too() -> None:

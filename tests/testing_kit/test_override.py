@@ -97,11 +97,12 @@ def test_blocks_nest_and_leave_on_errors() -> None:
 def test_who_runs_at_the_end_gets_closed_and_no_thread_stays() -> None:
     manual = ManualExecutor()
     function = batched(sizes)
+    before = threading.enumerate()
     with override(function, executor=manual):
         running = function.submit("x")
         manual.wait_for(1)
         waiting = function.submit("y")
-        worker = next(thread for thread in threading.enumerate() if thread.name == "batchlib-sizes")
+        worker = next(thread for thread in threading.enumerate() if thread not in before)
     assert isinstance(running.exception(0), Closed)
     assert isinstance(waiting.exception(0), Closed)
     worker.join(30)

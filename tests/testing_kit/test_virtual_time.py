@@ -284,6 +284,11 @@ def test_calls_left_at_the_end_get_closed(run: Run, function: Any) -> None:
     run(test)
 
 
+def test_a_second_clock_is_refused(function: Any) -> None:
+    with pytest.raises(TypeError, match="virtual_time gives the clock"), virtual_time(function, clock=VirtualClock()):
+        pass
+
+
 def test_it_is_a_clock(function: Any) -> None:
     with virtual_time(function, start=5) as time:
         assert isinstance(time, VirtualClock)

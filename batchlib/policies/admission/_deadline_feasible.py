@@ -80,7 +80,7 @@ def _start(room: WaitingRoom, now: float, full: int, time: ExecutionTime, longes
     place -= room.max_concurrent_batches - len(running)  # those that are free take theirs now
     free_at = now
     if place >= 0:
-        ends = [batch.started + time(batch.size, max(each.cost for each in batch.requests)) for batch in running]
+        ends = [batch.started + time(batch.size, batch.longest) for batch in running]
         free_at = max(now, sorted(ends)[place])
     return free_at + turns * time(full, longest)
 

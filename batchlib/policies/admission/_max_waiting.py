@@ -8,13 +8,14 @@ from typing import Literal
 from ..._core._protocols import WaitingRoom
 from ..._core._request import Request
 from ...errors import Overloaded, Rejected
+from ..structures._counts import checked_count
 
 
 @dataclass(frozen=True, slots=True)
 class MaxWaiting:
     """Keeps the number of waiting requests at `max_waiting`.
 
-    max_waiting: at least 1.
+    max_waiting: a whole number of at least 1. ValueError otherwise, TypeError for what is not a number.
     overflow: "wait" lets every awaiting or blocking caller join (it holds its item anyway) and holds back whoever runs
         ahead of its results: `submit` in a thread blocks, `map` stops pulling. "reject" refuses everyone over the limit
         with `Overloaded`.
@@ -30,8 +31,7 @@ class MaxWaiting:
     overflow: Literal["wait", "reject"] = "wait"
 
     def __post_init__(self) -> None:
-        if not self.max_waiting >= 1:
-            raise ValueError(f"max_waiting must be a whole number >= 1, not {self.max_waiting!r}")
+        object.__setattr__(self, "max_waiting", checked_count("max_waiting", self.max_waiting))
         if self.overflow not in ("wait", "reject"):
             raise ValueError(f'overflow must be "wait" or "reject", not {self.overflow!r}')
 

@@ -31,7 +31,7 @@ class TenantQuota:
 
     max_waiting: int | None = None
     max_in_flight: int | None = None
-    overrides: Mapping[Hashable, TenantQuota] | None = field(default=None, hash=False)
+    overrides: Mapping[Any, TenantQuota] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         _check("max_waiting", self.max_waiting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..._context import number
 from ..._core._request import Request
 
 
@@ -12,7 +13,7 @@ from ..._core._request import Request
 class CostLimit:
     """Allows requests to share a batch while their costs add up to at most `max_cost`.
 
-    max_cost: in the unit of `cost=`, above 0. ValueError otherwise.
+    max_cost: in the unit of `cost=`, finite and above 0. ValueError otherwise, TypeError for what is not a number.
 
     >>> from batchlib import batched
     >>> from batchlib.policies import CostLimit, Greedy
@@ -24,8 +25,9 @@ class CostLimit:
     max_cost: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.max_cost < math.inf:
-            raise ValueError(f"max_cost must be a finite number above 0, not {self.max_cost!r}")
+        legal = "a finite number above 0"
+        if not 0 < number("max_cost", self.max_cost, legal) < math.inf:
+            raise ValueError(f"max_cost must be {legal}, not {self.max_cost!r}")
 
     def start(self) -> CostLimiter:
         return CostLimiter(self.max_cost)

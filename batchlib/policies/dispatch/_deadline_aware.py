@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from itertools import islice
 
 from ..._core._latency_model import LatencyModel
 from ..._core._protocols import Decision, Group
 from ..._core._request import Request
+from ..structures._counts import checked_count
 from ..structures._deadlines import PROBE_AFTER, ExecutionTime, checked, due, require_callable
 from ..structures._feasible import best_batch, within_limits
 
@@ -30,7 +32,8 @@ class DeadlineAware:
     not keep it from learning. Afterwards no batch is over twice the largest measured. If nobody can make it and no
     batch has told anything for ten batch times, an idle batcher runs one request as a probe.
 
-    window: of those that wait so many are looked at, and at least twice `max_batch_size`. ValueError below 1.
+    window: of those that wait so many are looked at, and at least twice `max_batch_size`; ValueError unless a
+        whole number of at least 1.
     execution_time: `(size, longest_cost) -> seconds`, never falling, instead of learning. TypeError if not callable.
 
     >>> from batchlib import batched
@@ -45,8 +48,7 @@ class DeadlineAware:
     execution_time: ExecutionTime | None = None
 
     def __post_init__(self) -> None:
-        if not self.window >= 1:
-            raise ValueError(f"window must be a whole number >= 1, not {self.window!r}")
+        object.__setattr__(self, "window", checked_count("window", self.window))
         require_callable(self.execution_time)
 
     def start(self) -> DeadlineAwareDispatcher:
@@ -78,7 +80,7 @@ class DeadlineAwareDispatcher:
         return Decision(run, reason="full" if full else "deadline" if cut else "executor_free")
 
     def _wait(self, group: Group, requests: Sequence[Request], now: float, time: ExecutionTime) -> Decision:
-        last = max(requests, key=due)
+        last = max(requests, key=partial(due, now=now))
         alone = time(1, last.cost)
         wake_at = now + max(alone, _PAUSE)
         if self._told is None and not group.running_batches:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..._context import number
 from ..._core._protocols import Decision, Group
 
 
@@ -15,7 +16,7 @@ class SizeOrWait:
     The wait counts from the group's oldest request, and only while an executor is free: under a backlog batches leave
     full and nothing is ever held back.
 
-    max_wait: seconds, finite, at least 0. ValueError otherwise.
+    max_wait: seconds, finite, at least 0. ValueError otherwise, TypeError for what is not a number.
 
     >>> from batchlib import batched
     >>> from batchlib.policies import SizeOrWait
@@ -27,8 +28,9 @@ class SizeOrWait:
     max_wait: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_wait < math.inf:
-            raise ValueError(f"max_wait must be a finite number of seconds >= 0, not {self.max_wait!r}")
+        legal = "a finite number of seconds >= 0"
+        if not 0 <= number("max_wait", self.max_wait, legal) < math.inf:
+            raise ValueError(f"max_wait must be {legal}, not {self.max_wait!r}")
 
     def start(self) -> SizeOrWaitDispatcher:
         return SizeOrWaitDispatcher(self.max_wait)

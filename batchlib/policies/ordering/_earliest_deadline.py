@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from ..._core._request import Request
-from ..._core._transitions import State
 from ..structures._deadlines import due
 from ..structures._sorted import Sorted
 
@@ -40,8 +40,9 @@ class EarliestDeadlineOrdering:
 class EarliestDeadlineQueue:
     """Operations: push, leave O(log n); a batch of the first b leaves in O(b); first O(1)."""
 
+    __slots__ = ("_requests",)
+
     arrival_order = False
-    deadline_order = True
 
     def __init__(self) -> None:
         self._requests: Sorted[tuple[float, int, Request]] = Sorted()
@@ -50,18 +51,26 @@ class EarliestDeadlineQueue:
         self._requests.add(_entry(request))
 
     def in_order(self) -> Iterator[Request]:
-        waiting = State.WAITING
-        return (request for _, _, request in self._requests if request.state is waiting)
+        return map(_request, self._requests)
+
+    def due_from(self, instant: float) -> Iterator[Request]:
+        return map(_request, self._requests.since((instant,)))
 
     def rank(self) -> tuple[float, int]:
         due, sequence, _ = self._requests.first()
         return due, sequence
 
     def dispatched(self, requests: Sequence[Request], now: float) -> None:
-        self._requests.remove_all([_entry(request) for request in requests])
+        if len(requests) == 1 and requests[0] is self._requests.first()[2]:  # the next of a tenant whose turn it was
+            self._requests.take_first()
+        else:
+            self._requests.remove_all([_entry(request) for request in requests])
 
     def removed(self, request: Request) -> None:
         self._requests.remove(_entry(request))
+
+
+_request = itemgetter(2)
 
 
 def _entry(request: Request) -> tuple[float, int, Request]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count, islice
 from operator import attrgetter
+from typing import Any
 
 from ..._core._protocols import OrderingPolicy
 from ..._core._request import Request
 from ..structures._accounts import Account, Accounts
 from ..structures._turn_queue import TurnQueue
-from ..structures._turns import Key, Line, Turns, checked_inside
+from ..structures._turns import After, Key, Line, checked_inside
 from ..structures._weights import checked_weight, checked_weights
 from ._fifo import FIFO
 
@@ -36,7 +36,7 @@ class FairShare:
     8
     """
 
-    weights: Mapping[Hashable, float] | None = field(default=None, hash=False)
+    weights: Mapping[Any, float] | None = field(default=None, hash=False)
     within: OrderingPolicy = FIFO
     default_weight: float | None = field(default=1.0, kw_only=True)
 
@@ -81,19 +81,19 @@ class FairShareOrdering(Accounts):
         self.enter(line.party, request.cost)
 
     def key(self, line: Line[Account]) -> Key:
-        return line.party.tag, line.party.ticket
+        account = line.party
+        return account.tag, account.ticket
 
-    def turns(self) -> Turns[Account]:
-        return partial(self._turns, count(self.ticket + 1))
+    def looking(self) -> After[Account]:
+        tickets, least = count(self.ticket + 1), self.least
 
-    def _turns(self, tickets: Iterator[int], line: Line[Account]) -> Iterator[tuple[Request, Key]]:
-        tag, weight, least = line.party.tag, line.party.weight, self.least
-        for request in line.queue.in_order():
-            tag += (request.cost or least) / weight
-            yield request, (tag, next(tickets))
+        def after(line: Line[Account], key: Key, request: Request) -> Key:
+            return key[0] + (request.cost or least) / line.party.weight, next(tickets)
 
-    def served(self, line: Line[Account], request: Request) -> None:
-        self.charge(line.party, request.cost)
+        return after
 
-    def left(self, line: Line[Account], requests: Sequence[Request]) -> None:
-        self.leave(line.party, len(requests))
+    def served(self, lines: Sequence[Line[Account]], requests: Sequence[Request]) -> None:
+        self.charge([(line.party, request.cost) for line, request in zip(lines, requests, strict=True)])
+
+    def left(self, leaving: Mapping[Line[Account], Sequence[Request]]) -> None:
+        self.leave([(line.party, len(requests)) for line, requests in leaving.items()])

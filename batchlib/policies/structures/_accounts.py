@@ -3,12 +3,16 @@
 `time` is the tag of the latest request served, and a tenant's tag is that of its next request: the one with the
 smallest is next and pays cost over weight. Whoever comes back gets at least `time`: being idle earns nothing. Lifting
 only to the smallest tag of those present would forget, at a moment when all are idle, what was served before it.
+
+Past capacity there may be enough tenants that come for the first time to hold `time` where it is, and whoever has been
+served behind them, for ever. So while it stands still they get half of the smallest price more: nobody who has been
+served is that near, so every bound holds, and `time` goes on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from ..._core._protocols import Ordering
 from ._sorted import Sorted
@@ -46,8 +50,10 @@ class Accounts:
         self.by_tenant.clear()
         self._idle = Sorted()
         self._time = 0.0
+        self._stands = False  # the latest request served did not move `time`
         self._waiting = 0
         self._smallest = math.inf  # cost above 0
+        self._heaviest = 0.0  # weight
 
     @property
     def tenants_tracked(self) -> int:
@@ -55,39 +61,49 @@ class Accounts:
 
     def enter(self, account: Account, cost: float) -> None:
         """A request waits. It may be its tenant's first, whose tag is given now."""
+        if 0 < cost < self._smallest:
+            self._smallest = cost
         if not account.waiting:
             if account.ticket:
                 self._idle.remove((account.tag, account.ticket, account))
             self.by_tenant[account.tenant] = account
-            account.tag = max(self._time, account.tag)
+            self._heaviest = max(self._heaviest, account.weight)
+            more = self.least / self._heaviest / 2 if self._stands else 0.0
+            account.tag = max(self._time + more, account.tag)
             self.ticket = account.ticket = self.ticket + 1
         account.waiting += 1
         self._waiting += 1
-        if 0 < cost < self._smallest:
-            self._smallest = cost
 
     @property
     def least(self) -> float:
         """What a cost of 0 is charged like."""
         return 1.0 if self._smallest == math.inf else self._smallest
 
-    def charge(self, account: Account, cost: float) -> None:
-        """A request is served: called in the order of service, before `leave`."""
-        if account.tag > self._time:
-            self._time = account.tag
-        account.tag += (cost or self.least) / account.weight
-        self.ticket = account.ticket = self.ticket + 1
+    def charge(self, served: Iterable[tuple[Account, float]]) -> None:
+        """Requests, each with its cost, are served in this order: called before `leave`."""
+        time, stands, ticket, least = self._time, self._stands, self.ticket, self.least
+        for account, cost in served:
+            tag = account.tag
+            stands = tag <= time
+            if not stands:
+                time = tag
+            account.tag = tag + (cost or least) / account.weight
+            account.ticket = ticket = ticket + 1
+        self._time, self._stands, self.ticket = time, stands, ticket
 
-    def leave(self, account: Account, requests: int) -> None:
-        """That many have stopped waiting, served or not."""
-        account.waiting -= requests
-        self._waiting -= requests
+    def leave(self, leaving: Iterable[tuple[Account, int]]) -> None:
+        """So many of each have stopped waiting, served or not."""
+        gone: list[Account] = []
+        for account, requests in leaving:
+            account.waiting -= requests
+            self._waiting -= requests
+            if not account.waiting:
+                gone.append(account)
         if not self._waiting:
             self._restart()
             return
-        if not account.waiting:
+        for account in gone:
             self._idle.add((account.tag, account.ticket, account))
         while self._idle and self._idle.first()[0] <= self._time:
-            *_, passed = entry = self._idle.first()
-            self._idle.remove(entry)
+            *_, passed = self._idle.take_first()
             del self.by_tenant[passed.tenant]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import filterfalse
 from operator import attrgetter
 
 from ..._core._protocols import Ordering, OrderingPolicy, Queue
 from ..._core._request import Request
 from ._arrivals import Arrivals
 from ._turn_queue import TurnQueue
-from ._turns import Key, Line, Turns
+from ._turns import After, Key, Line
 
 
 class PriorityClass:
@@ -22,7 +23,7 @@ class PriorityClass:
         self.priority = priority
         self.handicap = handicap  # added to an arrival; infinite stays infinite
         self.ordering = ordering
-        self.arrivals = Arrivals()
+        self.arrivals: Arrivals | None = None  # needed only where the order inside is another
         self.waiting = 0
 
 
@@ -58,41 +59,44 @@ class Classes:
         self._classes[each.priority] = each
         each.waiting += 1
         if not line.queue.arrival_order:
+            each.arrivals = each.arrivals or Arrivals()
             each.arrivals.push(request)
 
     def _record(self, line: Line[PriorityClass]) -> Queue:
-        return line.queue if line.queue.arrival_order else line.party.arrivals
+        return line.party.arrivals or line.queue
 
-    def _key(self, line: Line[PriorityClass], oldest: Request | None) -> Key:
-        each = line.party
+    def _key(self, each: PriorityClass, oldest: Request | None) -> Key:
         if oldest is None:  # it has been served to its end
             return math.inf, each.priority
         return (each.priority if self._aging is None else oldest.arrival + each.handicap), each.priority
 
     def key(self, line: Line[PriorityClass]) -> Key:
         """Grows as the oldest leave, and stays as others come: they arrive later."""
-        return self._key(line, next(self._record(line).in_order(), None))
+        return self._key(line.party, next(self._record(line).in_order(), None))
 
-    def turns(self) -> Turns[PriorityClass]:
-        return self._turns
-
-    def _turns(self, line: Line[PriorityClass]) -> Iterator[tuple[Request, Key]]:
-        arrivals = self._record(line).in_order()
-        oldest = next(arrivals, None)
+    def looking(self) -> After[PriorityClass]:
         gone: set[Request | None] = set()
-        for request in line.queue.in_order():
-            gone.add(request)
-            while oldest in gone:
-                oldest = next(arrivals, None)
-            yield request, self._key(line, oldest)
+        looks: dict[Line[PriorityClass], tuple[Request | None, Iterator[Request]]] = {}
 
-    def served(self, line: Line[PriorityClass], request: Request) -> None:
+        def after(line: Line[PriorityClass], key: Key, request: Request) -> Key:
+            gone.add(request)
+            oldest, others = looks.get(line) or (request, filterfalse(gone.__contains__, self._record(line).in_order()))
+            if oldest not in gone:
+                return key
+            oldest = next(others, None)
+            looks[line] = oldest, others
+            return self._key(line.party, oldest)
+
+        return after
+
+    def served(self, lines: Sequence[Line[PriorityClass]], requests: Sequence[Request]) -> None:
         """Nothing is charged for."""
 
-    def left(self, line: Line[PriorityClass], requests: Sequence[Request]) -> None:
-        each = line.party
-        each.waiting -= len(requests)
-        if not each.waiting:
-            del self._classes[each.priority]
-        if not line.queue.arrival_order:
-            each.arrivals.dispatched(requests, 0.0)
+    def left(self, leaving: Mapping[Line[PriorityClass], Sequence[Request]]) -> None:
+        for line, requests in leaving.items():
+            each = line.party
+            each.waiting -= len(requests)
+            if not each.waiting:
+                del self._classes[each.priority]
+            if each.arrivals is not None:
+                each.arrivals.dispatched(requests, 0.0)

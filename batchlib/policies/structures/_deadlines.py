@@ -17,10 +17,13 @@ Without it a model that has become too slow to let anybody in would never see th
 """
 
 
-def due(request: Request) -> float:
-    """When it must be done: its deadline or the end of its caller's cancel scope, infinity without either."""
+def due(request: Request, now: float = -math.inf) -> float:
+    """When it must be done: its deadline or the end of its caller's cancel scope, infinity without either.
+
+    A scope that should have ended by `now` counts no more: whoever still waits has had it extended.
+    """
     deadline, hint = request.deadline, request.hint
-    if hint is not None and (deadline is None or hint < deadline):
+    if hint is not None and now < hint and (deadline is None or hint < deadline):
         return hint
     return math.inf if deadline is None else deadline
 

@@ -24,10 +24,11 @@ def following(order: Iterator[Request], window: int, limit: int, now: float, tim
     order: of at least one request.
     """
     first = list(islice(order, limit))
-    if now + time(len(first), max([request.cost for request in first])) <= min(map(due, first)):
+    longest = max([request.cost for request in first])
+    if now + time(len(first), longest) <= min([due(request, now) for request in first]):
         return first
     requests = [*first, *islice(order, window - len(first))]
-    hopeful = [request for request in requests if now + time(1, request.cost) <= due(request)]
+    hopeful = [request for request in requests if now + time(1, request.cost) <= due(request, now)]
     if not hopeful:
         return ()
     urgent = hopeful[0].priority
@@ -44,8 +45,8 @@ def _no_longer_than(
 ) -> Sequence[Request]:
     """The best of those whose costs are at most `longest`."""
     fitting = [request for request in requests if request.cost <= longest]
-    everyone = sorted(map(due, fitting))
-    urgent = sorted([due(request) for request in fitting if request.priority == requests[0].priority])
+    everyone = sorted([due(request, now) for request in fitting])
+    urgent = sorted([due(request, now) for request in fitting if request.priority == requests[0].priority])
     sizes = range(1, min(limit, len(fitting)) + 1)
 
     def in_time(dues: Sequence[float], size: int) -> int:
@@ -56,4 +57,4 @@ def _no_longer_than(
     most = bisect_left(sizes, True, key=lambda size: in_time(urgent, size) < size)
     size = bisect_left(sizes, True, key=lambda size: in_time(urgent, size) < most or in_time(everyone, size) < size)
     instant = now + time(size, longest)
-    return [request for request in fitting if due(request) >= instant][:size] if size else ()
+    return [request for request in fitting if due(request, now) >= instant][:size] if size else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 E = TypeVar("E", bound=tuple[Any, ...])
@@ -34,9 +34,25 @@ class Sorted(Generic[E]):
     def __iter__(self) -> Iterator[E]:
         return chain.from_iterable(self._chunks)
 
+    def since(self, entry: tuple[Any, ...]) -> Iterator[E]:
+        """Those that are not smaller; the first is found in O(log n)."""
+        place = bisect_left(self._last, entry)
+        if place == len(self._last):
+            return iter(())
+        chunk = self._chunks[place]
+        following = self._chunks[place + 1 :] if len(self._chunks) > place + 1 else []
+        return chain(islice(chunk, bisect_left(chunk, entry), None), chain.from_iterable(following))
+
     def first(self) -> E:
         """The smallest entry; IndexError if there is none."""
         return self._chunks[0][0]
+
+    def take_first(self) -> E:
+        chunk = self._chunks[0]
+        entry = chunk.pop(0)
+        if not chunk:
+            self._tidy(0)
+        return entry
 
     def add(self, entry: E) -> None:
         place = bisect_left(self._last, entry)
@@ -65,16 +81,31 @@ class Sorted(Generic[E]):
         if inside == len(chunk) or chunk[inside] != entry:
             raise KeyError(entry)
         del chunk[inside]
-        if not chunk:
-            del self._chunks[place], self._last[place]
-        elif inside == len(chunk):
-            self._last[place] = chunk[-1]  # the search could do without, but it would keep alive what has left
+        self._tidy(place)
 
     def remove_all(self, entries: list[E]) -> None:
-        """Removes several, cheaply if they are the first in order, as those who leave in a batch mostly are."""
-        first, size = self._chunks[0], len(entries)
-        if size < len(first) and first[:size] == entries:
-            del first[:size]
+        """Removes several, for little more than one if they are near each other, as who leaves in a batch mostly is."""
+        if not entries:
+            return
+        size, place = len(entries), min(bisect_left(self._last, entries[0]), len(self._last) - 1)
+        chunk = self._chunks[place]
+        begin = bisect_left(chunk, entries[0])
+        near = chunk[begin : begin + 2 * size]
+        if near[:size] == entries:
+            kept = near[size:]
         else:
+            gone = set(entries)
+            kept = [entry for entry in near if entry not in gone]
+        if len(kept) + size > len(near):
             for entry in entries:
                 self.remove(entry)
+            return
+        chunk[begin : begin + len(near)] = kept
+        self._tidy(place)
+
+    def _tidy(self, place: int) -> None:
+        """Something has left the chunk. The search could do without the last, but it would keep alive what has left."""
+        if chunk := self._chunks[place]:
+            self._last[place] = chunk[-1]
+        else:
+            del self._chunks[place], self._last[place]

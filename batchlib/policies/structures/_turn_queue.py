@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Generic
 
 from ..._core._request import Request
 from ._sorted import Sorted
-from ._turns import Key, Line, P, Parties
+from ._turns import Line, P, Parties
 
 
 class TurnQueue(Generic[P]):
@@ -44,45 +44,56 @@ class TurnQueue(Generic[P]):
             key = self._parties.key(line)
             if key <= line.key:
                 return line
-            self._order.remove((*line.key, line))
+            self._order.take_first()
             line.key = key
             self._order.add((*key, line))
 
     def in_order(self) -> Iterator[Request]:
+        if len(self._lines) == 1:
+            (line,) = self._lines.values()
+            return line.queue.in_order()
         if self._lines:
             self._first()  # what is put right stays so: a second look moves nothing under the first one's feet
         return self._look_ahead()
 
     def _look_ahead(self) -> Iterator[Request]:
-        turns, order = self._parties.turns(), iter(self._order)
+        true_key, after, order = self._parties.key, self._parties.looking(), iter(self._order)
         following = next(order, None)
-        again: list[tuple[float, float, Line[P], Iterator[tuple[Request, Key]]]] = []  # a heap
+        again: list[tuple[float, float, Line[P], Iterator[Request] | None]] = []  # a heap
         while following is not None or again:
             if following is None or (again and again[0] < following):
-                line, turn = heappop(again)[2:]
+                tag, tie, line, requests = heappop(again)
+                key = tag, tie
             else:
-                line, turn = following[2], turns(following[2])
+                line, requests = following[2], None
                 following = next(order, None)
-                if (key := self._parties.key(line)) > line.key:
-                    heappush(again, (*key, line, turn))
+                if (key := true_key(line)) > line.key:
+                    heappush(again, (*key, line, requests))
                     continue
-            for request, key in turn:
+            if line.waiting == 1:
+                yield from line.queue.in_order()
+                continue
+            requests = requests or line.queue.in_order()
+            rival = again[0] if again and (following is None or again[0] < following) else following
+            for request in requests:
                 yield request
-                if line.waiting == 1:
-                    break
-                if (following is not None and following < key) or (again and again[0] < key):
-                    heappush(again, (*key, line, turn))
+                tag, tie = key = after(line, key, request)
+                if rival is not None and rival < key:
+                    heappush(again, (tag, tie, line, requests))
                     break
 
     def rank(self) -> Any:
         return (*(line := self._first()).key, line.queue.rank())
 
     def dispatched(self, requests: Sequence[Request], now: float) -> None:
+        lines = list(map(self._lines.__getitem__, map(self._name, requests)))
+        self._parties.served(lines, requests)
         served: dict[Line[P], list[Request]] = {}
-        for request in requests:
-            line = self._lines[self._name(request)]
-            self._parties.served(line, request)
-            served.setdefault(line, []).append(request)
+        if lines.count(lines[0]) == len(lines):
+            served[lines[0]] = list(requests)
+        else:
+            for line, request in zip(lines, requests, strict=True):
+                served.setdefault(line, []).append(request)
         self._leave(served)
         for line, gone in served.items():
             line.queue.dispatched(gone, now)
@@ -91,10 +102,13 @@ class TurnQueue(Generic[P]):
         self._leave({(line := self._lines[self._name(request)]): [request]})
         line.queue.removed(request)
 
-    def _leave(self, leaving: dict[Line[P], list[Request]]) -> None:
+    def _leave(self, leaving: Mapping[Line[P], Sequence[Request]]) -> None:
+        self._parties.left(leaving)
+        empty: list[tuple[float, float, Line[P]]] = []
         for line, requests in leaving.items():
-            self._parties.left(line, requests)
             line.waiting -= len(requests)
             if not line.waiting:
                 del self._lines[line.name]
-        self._order.remove_all([(*line.key, line) for line in leaving if not line.waiting])
+                tag, tie = line.key
+                empty.append((tag, tie, line))
+        self._order.remove_all(empty)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ..._core._protocols import Ordering, OrderingPolicy, Queue
@@ -33,8 +33,8 @@ class Line(Generic[P]):
         self.key: Key = (0.0, 0.0)
 
 
-Turns = Callable[[Line[P]], Iterator[tuple[Request, Key]]]
-"""What would come of serving a line: its requests in order, each with the key that the line has after it."""
+After = Callable[[Line[P], Key, Request], Key]
+"""(line, its key, the request served next) -> its key after that. Asked in the order of service."""
 
 
 class Parties(Protocol[P]):
@@ -50,17 +50,22 @@ class Parties(Protocol[P]):
         """Of the line's next request; the smallest is next. Only grows while the line has requests."""
         ...
 
-    def turns(self) -> Turns[P]: ...
-
-    def served(self, line: Line[P], request: Request) -> None:
-        """Called in the order of service, before `left`."""
+    def looking(self) -> After[P]:
+        """For one look ahead, which serves nobody."""
         ...
 
-    def left(self, line: Line[P], requests: Sequence[Request]) -> None: ...
+    def served(self, lines: Sequence[Line[P]], requests: Sequence[Request]) -> None:
+        """One of each, in the order of service; called before `left`."""
+        ...
+
+    def left(self, leaving: Mapping[Line[P], Sequence[Request]]) -> None:
+        """These have stopped waiting, served or not."""
+        ...
 
 
 def checked_inside(policy: OrderingPolicy) -> OrderingPolicy:
     """What a policy is given to nest. TypeError if it is no ordering policy."""
-    if isinstance(policy, type) or not callable(getattr(policy, "start", None)):
+    starts = not isinstance(policy, type) and callable(getattr(policy, "start", None))
+    if not starts or not callable(getattr(policy.start(), "queue", None)):
         raise TypeError(f"within must be an ordering policy, such as Fifo(), not {policy!r}")
     return policy
