@@ -110,7 +110,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def given_options(options: Mapping[str, Any] | Batched[..., Any]) -> Given:
+def given_options(options: Any) -> Given:
     """The decorator's options from elsewhere: a mapping, or those of a batched function. TypeError for other names."""
     if isinstance(options, Batched):
         return options._live.given  # pyright: ignore[reportPrivateUsage]

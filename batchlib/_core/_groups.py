@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import count, islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 from ._latency_model import LatencyModel
 from ._protocols import Decision, Filled, Limiter, Ordering, Room
@@ -138,7 +138,7 @@ class WaitingGroup:
         return hasattr(self.queue, "due_from")
 
     def due_from(self, instant: float) -> Iterator[Request]:
-        found: Iterator[Request] = self.queue.due_from(instant)  # type: ignore[attr-defined]
+        found: Iterator[Request] = cast("Any", self.queue).due_from(instant)
         return found
 
     @property

@@ -77,7 +77,7 @@ def simulate(
     return run.result()
 
 
-def _request(arrival: Arrival, start: float, options: IntakeOptions) -> Request:
+def _request(arrival: Any, start: float, options: IntakeOptions) -> Request:
     """The request of an arrival; its item is the arrival itself."""
     if not isinstance(arrival, Arrival):
         raise TypeError(f"a workload holds arrivals, Arrival(at, ...), and not {arrival!r}; see Workload.trace")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -13,8 +12,6 @@ from ..._core._request import Request
 from ..structures._counts import checked_count
 from ..structures._turns import checked_inside
 from ._fifo import FIFO
-
-_cost = attrgetter("cost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +80,18 @@ class LengthAwareQueue:
 
 def _nearest(window: list[Request]) -> Iterator[Request]:
     """The first, then the others by the ratio of their lengths to its own, merged from both sides while asked for."""
-    length = window[0].cost
-    window.sort(key=_cost)
-    costs = [each.cost for each in window]
-    below = bisect_left(costs, length)
-    above = below + 1
-    yield window[below]  # the first: of equals it has stayed in front
-    while below and above < len(window):
-        shorter = costs[below - 1]
+    length, by_length = window[0].cost, attrgetter("cost")
+    longer = sorted([each for each in window if each.cost >= length], key=by_length)  # begins with the first
+    shorter = sorted([each for each in window if each.cost < length], key=by_length, reverse=True)
+    yield longer[0]
+    above, below = 1, 0
+    while above < len(longer) and below < len(shorter):
         # length / shorter <= longer / length, but nothing is divided by a length of 0
-        if shorter * costs[above] >= length * length:
-            begin = bisect_left(costs, shorter, hi=below)
-            yield from window[begin:below]
-            below = begin
+        if shorter[below].cost * longer[above].cost >= length * length:
+            yield shorter[below]
+            below += 1
         else:
-            yield window[above]
+            yield longer[above]
             above += 1
-    yield from window[above:]
-    while below:
-        begin = bisect_left(costs, costs[below - 1], hi=below)
-        yield from window[begin:below]
-        below = begin
+    yield from longer[above:]
+    yield from shorter[below:]

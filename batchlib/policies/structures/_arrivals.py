@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..._core._request import Request
 from ..._core._transitions import State
 
-_FEW = 128  # stale entries that are never worth a pass
+_FEW = 128  # stale entries that are not worth a pass in a long queue
 
 
 class Arrivals:

@@ -13,7 +13,7 @@ _FULL = 512  # entries of a chunk, at most: moving half of them costs less than 
 
 
 class Sorted(Generic[E]):
-    """Entries that compare and are all different, smallest first.
+    """Entries that compare, can be hashed and are all different, smallest first.
 
     Operations: add, remove O(log n) and a move of at most _FULL pointers; first O(1); remove the first k O(k);
     iterate at C speed. A list of chunks, each sorted, none empty.

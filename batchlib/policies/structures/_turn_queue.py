@@ -89,7 +89,7 @@ class TurnQueue(Generic[P]):
         lines = list(map(self._lines.__getitem__, map(self._name, requests)))
         self._parties.served(lines, requests)
         served: dict[Line[P], list[Request]] = {}
-        if lines.count(lines[0]) == len(lines):
+        if lines and lines.count(lines[0]) == len(lines):
             served[lines[0]] = list(requests)
         else:
             for line, request in zip(lines, requests, strict=True):
