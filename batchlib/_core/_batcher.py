@@ -44,7 +44,7 @@ class Batcher:
         self._batches = self._running.batches
         self._groups = Groups(self._states.ordering, self._limits, self._running)
         self._deadlines = Deadlines()
-        self.max_concurrent_batches = policies.max_concurrent_batches
+        self._free = self.max_concurrent_batches = policies.max_concurrent_batches  # _free: executors that run nothing
         self._books = Books()
         self._sequence = 0
         self._armed = math.inf  # the earliest instant for which a WakeAt is out
@@ -99,11 +99,10 @@ class Batcher:
             return self._refuse(request, Refusal(error, self._states.ordering, self._states.admissions), joined)
         group.waiting += 1
         self.waiting += 1
-        free = len(self._batches) < self.max_concurrent_batches
         if request.deadline is None:
-            return SOON if free else NOTHING
+            return SOON if self._free > 0 else NOTHING
         self._deadlines.add(request, self.waiting + self.running)
-        return (*self._arm(), *SOON) if free else self._arm()
+        return (*self._arm(), *SOON) if self._free > 0 else self._arm()
 
     def cancel(self, request: Request, now: float) -> Sequence[Action]:
         """The caller has left. Waiting: taken out. Running: its batch goes on without it. Ended: nothing."""
@@ -125,6 +124,7 @@ class Batcher:
         if batch.done:
             return NOTHING
         del self._batches[batch.number]
+        self._free += 1
         states = self._states
         if states.observers:
             states.told(states.observers, batch, now - batch.started)
@@ -167,6 +167,7 @@ class Batcher:
         """New limits. State of policies that stay the same is kept; a waiting item that no longer fits is refused."""
         actions: list[Action] = []
         fewer_fit = self._states.configure(policies)
+        self._free += policies.max_concurrent_batches - self.max_concurrent_batches
         self.max_concurrent_batches = policies.max_concurrent_batches
         if fewer_fit:
             everyone = self._groups.everyone()
@@ -266,7 +267,7 @@ class Batcher:
     # ---- dispatch
 
     def _dispatch(self, now: float, actions: list[Action]) -> None:
-        while self.waiting and len(self._batches) < self.max_concurrent_batches:
+        while self.waiting and self._free > 0:
             try:
                 batch = self._next_batch(now, actions)
             except Exception as error:  # ranks that cannot be had or compared: nobody can say who is next
@@ -309,6 +310,7 @@ class Batcher:
         batch = Batch(number, group.key, requests, reason, now)
         batch.fill = batch.size / self._limits.max_batch_size
         self._batches[number] = batch
+        self._free -= 1
         self._books.dispatched(batch)
         self.waiting -= batch.size
         self.running += batch.size
@@ -330,7 +332,7 @@ class Batcher:
     def _arm(self) -> tuple[Action, ...]:
         """Asks to be woken if something is due earlier than any wake-up that is already out."""
         instant = self._deadlines.next()
-        if len(self._batches) < self.max_concurrent_batches:  # a sleeper can do nothing before an executor is free
+        if self._free > 0:  # a sleeper can do nothing before an executor is free
             instant = min(instant, self._groups.next_wake())
         if instant >= self._armed:
             return ()
