@@ -13,9 +13,11 @@ pytestmark = pytest.mark.timeout(60)
 
 
 async def for_ever(items: list[Any]) -> list[Any]:
-    """Unless it is asked for something else."""
-    if "for ever" in items:
-        await asyncio.Event().wait()
+    """Once it has said that it has begun; anything but an event it gives back."""
+    for item in items:
+        if isinstance(item, asyncio.Event):
+            item.set()
+            await asyncio.Event().wait()
     return items
 
 
@@ -24,11 +26,13 @@ def left_running(f: Any, calls: int = 1) -> list[asyncio.Task[Any]]:
     loop = asyncio.new_event_loop()
 
     async def main() -> None:
-        while f.statistics().submitted - before != calls or not f.statistics().running_batches:
+        while f.statistics().submitted - before != calls:
             await asyncio.sleep(0)
+        await begun.wait()  # a task that has not begun would leave a coroutine that was never awaited
 
     before = f.statistics().submitted
-    tasks = [loop.create_task(f("for ever")) for _ in range(calls)]
+    begun = asyncio.Event()
+    tasks = [loop.create_task(f(begun)) for _ in range(calls)]
     loop.run_until_complete(main())
     loop.close()
     for task in tasks:
