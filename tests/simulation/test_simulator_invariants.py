@@ -34,6 +34,7 @@ from batchlib.simulation import (
     Workload,
     clairvoyant_goodput,
     exact_mean_latency,
+    optimal_mean_latency,
     simulate,
 )
 
@@ -239,6 +240,32 @@ def test_the_simulated_mean_is_the_exact_one(base: float, per_item: float, most:
     mean, error = statistics.mean(means), statistics.stdev(means) / math.sqrt(len(means))
     assert abs(mean - exact_mean_latency(rate, base, per_item, most)) < 3 * error
     assert error < 0.02 * mean
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dispatch": SizeOrWait(2.0)},
+        {"dispatch": SizeOrWait(10.0)},
+        {"dispatch": (Greedy(), AimdBatchSize(20.0))},
+        {"dispatch": DeadlineAware(), "ordering": EarliestDeadline()},
+        {"ordering": Priority(within=FairShare(), aging=None)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("load", [0.3, 0.7])
+def test_no_policy_that_serves_everybody_beats_the_best_mean(options: dict[str, Any], load: float) -> None:
+    """Within three standard errors, of independent runs."""
+    model = Affine(5.0, 1.0)
+    rate = load * model.capacity(32)
+    means = []
+    for seed in range(10):
+        workload = Workload.poisson(rate, 3000, seed).with_tenants({"a": 0.5, "b": 0.5}, seed)
+        run = simulate(options, workload.with_priorities({0: 0.5, 1: 0.5}, seed), model)
+        assert run.completed == 3000
+        means.append(run.mean_latency)
+    error = statistics.stdev(means) / math.sqrt(len(means))
+    assert statistics.mean(means) + 3 * error > optimal_mean_latency(rate, 5.0, 1.0, 32)
 
 
 def test_records_say_what_was_asked_for() -> None:
