@@ -8,21 +8,16 @@ import sys
 import types
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
+from ._checks import whole
 from ._context import UNSET, Unset, duration, hashable, number
-from ._core._request import Request
 from ._core._statistics import Statistics
-from ._intake import CallOptions, Intake
+from ._intake import CallOptions
+from ._live import Live, batch_signature, start
 from ._map import Results
-from ._options import Given, whole
-from ._signature import BatchSignature, is_async
-from ._split import ways_to_call
+from ._options import Given
 from .errors import BlockingCallError
-from .executors import FunctionExecutor
-from .runtimes._calls import Ways
-from .runtimes._driver import Driver
 from .runtimes._lifecycle import aclose
 from .runtimes._places import on_loop
 
@@ -38,34 +33,6 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@dataclass(slots=True)
-class Live:
-    """One queue at work, and what it was made from. Shared by all faces of it."""
-
-    driver: Driver
-    intake: Intake
-    given: Given
-    prepare: Callable[..., Request]  # from the arguments, settings, options and owner of a call
-    ways: Ways
-
-
-def start(function: Callable[..., Any], given: Given, signature: BatchSignature, *, owned: bool) -> Live:
-    """A new queue for a function, or with `owned` for a method on one instance."""
-    resolved = given.resolve(signature.name)
-    executor = resolved.executor
-    if executor is None:
-        executor = FunctionExecutor(
-            function,
-            is_async=is_async(function),
-            owned=owned,
-            collate=resolved.collate,
-            bisect_errors=resolved.bisect_errors,
-        )
-    driver = Driver(resolved.policies, executor, resolved.driver)
-    intake = Intake(signature, resolved.intake, driver.now)
-    return Live(driver, intake, given, *ways_to_call(driver, intake.request, resolved.join))
 
 
 async def _coroutine_function() -> None: ...
@@ -241,7 +208,7 @@ class Batched(Configured[P, R]):
         owner: object = None,
         looks: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(live or start(function, given, BatchSignature(function), owned=False), None, owner)
+        super().__init__(live or start(function, given, batch_signature(function, given), owned=False), None, owner)
         self._method: Any = None
         self.__dict__.update(looks or worn(function, self._intake.signature.signature))
 

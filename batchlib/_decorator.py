@@ -18,7 +18,8 @@ from ._typing import typed
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ._core._protocols import AdmissionPolicy, Clock, DispatchPolicy, Executor, Hook, Limit, OrderingPolicy
+    from ._core._execution import Collation, Executor, ExecutorFactory
+    from ._core._protocols import AdmissionPolicy, Clock, DispatchPolicy, Hook, Limit, OrderingPolicy
     from ._typing import Seconds
 
 
@@ -30,7 +31,7 @@ def batched(
     max_batch_size: int | None = 32,
     max_wait: Seconds = 0.0,
     cost: Callable[..., float] | None = None,
-    max_batch_cost: float | None = None,
+    max_batch_cost: float | Literal["auto"] | None = None,
     group_by: Callable[..., Hashable] | None = None,
     max_waiting: int | None = 1024,
     overflow: Literal["wait", "reject"] = "wait",
@@ -45,8 +46,8 @@ def batched(
     admission: AdmissionPolicy | Sequence[AdmissionPolicy] | None = None,
     ordering: OrderingPolicy | None = None,
     dispatch: DispatchPolicy | Limit | Sequence[DispatchPolicy | Limit] | None = None,
-    collate: Callable[[list[Any]], Any] | None = None,
-    executor: Executor | None = None,
+    collate: Callable[[list[Any]], Any] | Collation | None = None,
+    executor: Executor | ExecutorFactory | None = None,
     hooks: Sequence[Hook] = (),
     max_execution_time: Seconds | None = None,
     name: str | None = None,
@@ -62,7 +63,9 @@ def batched(
     max_wait: seconds that an incomplete batch is held back for company, from its oldest request, while an executor is
         free. 0 never holds back.
     cost, max_batch_cost: what an item uses of the scarce resource, called with the call's positional arguments, and
-        how much a batch may hold in all; None for no limit.
+        how much a batch may hold in all; None for no limit. A collation that pads brings its own cost, an item's
+        length; the limit is then one of the size times the longest ("auto": what has been measured to be good for it),
+        and items of near lengths share a batch.
     group_by: called likewise; only requests with equal keys share a batch.
     max_waiting, overflow: how many requests may wait (None for no limit), and whether those over it "wait" (`submit` in
         a thread blocks, `map` pauses, an awaited call always joins) or everyone is refused ("reject").
@@ -78,8 +81,10 @@ def batched(
         ("bisect"; only for functions that may be run twice).
     priority, tenant: what a request carries unless its call says otherwise; lower is more urgent.
     admission, ordering, dispatch: policy objects from `batchlib.policies`, or your own; None for the usual ones.
-    collate: makes what the function gets out of each list.
-    executor: runs the batches instead of the function itself.
+    collate: makes what the function gets out of each list; or a collation, such as those of `batchlib.torch`, which
+        makes padded or stacked tensors out of all of them, and items of the result again.
+    executor: runs the batches instead of the function itself; or the description of one that runs the function, such
+        as `batchlib.torch.TorchExecutor`.
     hooks: called with an event for every batch and request.
     max_execution_time: seconds after which a running batch makes `statistics().healthy` false; None for no limit.
     name, version: appear in every event; the function's qualified name by default.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._context import AMBIENT, UNSET, Ambient, Unset, number
+from ._core._execution import Accepted
 from ._core._request import Request
 from ._signature import BatchSignature
 
@@ -40,12 +41,20 @@ class IntakeOptions:
 class Intake:
     """Makes the requests of one batcher.
 
-    now: the batcher's clock. The plain call, which has positional items and no options, takes the short way.
+    now: the batcher's clock. accept: what a collation says to the items of a call, None without one. The plain call,
+    which has positional items and no options, takes the short way.
     """
 
-    def __init__(self, signature: BatchSignature, options: IntakeOptions, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        signature: BatchSignature,
+        options: IntakeOptions,
+        now: Callable[[], float],
+        accept: Callable[[tuple[Any, ...]], Accepted] | None = None,
+    ) -> None:
         self.signature = signature
         self._now = now
+        self._accept = accept
         self._arity = signature.arity
         self._default_settings = signature.default_settings
         self._default_key = signature.default_key
@@ -53,7 +62,7 @@ class Intake:
 
     def configure(self, options: IntakeOptions) -> None:
         self.options = options
-        self._plain = options == IntakeOptions()
+        self._plain = self._accept is None and options == IntakeOptions()
 
     def request(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], options: CallOptions | None, owner: object = None
@@ -87,11 +96,19 @@ class Intake:
                     f"group_by must give something hashable, since equal keys make a group, not a {kind}"
                 ) from None
             request.group = (request.group, group)
+        if self._accept is not None:
+            args, key, length = self._accept(request.args)
+            request.group = (request.group, key)
+            if mine.cost is None:
+                request.cost = length
+        else:
+            args = request.args
         request.tenant = _first_set(options.tenant, ambient.tenant, mine.tenant)
         priority: Any = _first_set(options.priority, ambient.priority, mine.priority)
         if callable(priority):
             priority = number("priority", priority(*request.args))
         request.priority = priority
+        request.args = args  # last: a user's callbacks see what the caller gave
         timeout = mine.timeout if isinstance(options.timeout, Unset) else options.timeout
         if ambient.until is not None:
             left = ambient.until - time.monotonic()

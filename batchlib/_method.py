@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from ._batched import Batched, Live, by_name, reduce, start, worn
+from ._batched import Batched, by_name, reduce, worn
+from ._live import Live, batch_signature, start
 from ._options import Given
 from ._signature import BatchSignature
 
@@ -46,7 +47,7 @@ class BatchedMethod(Generic[S, P, R]):
 
     def _bound_signature(self) -> BatchSignature:
         if self._signature is None:
-            self._signature = BatchSignature(self._function, bound=True)
+            self._signature = batch_signature(self._function, self._given, bound=True)
             self._looks = worn(self._function, self._signature.signature)
         return self._signature
 

@@ -7,15 +7,29 @@ Every error here names the parameter, the value and what is legal. The defaults 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
+from ._checks import (
+    callable_or_none,
+    collation_of,
+    executor_or_factory,
+    hooks_of,
+    is_factory,
+    limit,
+    positive,
+    priority_of,
+    text,
+    whole,
+    with_methods,
+    with_start,
+)
 from ._context import duration, hashable, number
+from ._core._execution import Collation, Executor, ExecutorFactory
 from ._core._policies import Policies
-from ._core._protocols import DispatchPolicy, Executor, Limit, OrderingPolicy
+from ._core._protocols import DispatchPolicy, Limit, OrderingPolicy
 from ._intake import IntakeOptions
 from .policies import (
     CostLimit,
@@ -24,6 +38,7 @@ from .policies import (
     FairShare,
     Fifo,
     Greedy,
+    LengthAware,
     MaxWaiting,
     PaddedCost,
     Priority,
@@ -52,7 +67,9 @@ class Resolved:
     intake: IntakeOptions
     driver: DriverOptions
     executor: Executor | None
+    factory: ExecutorFactory | None
     collate: Callable[[list[Any]], Any] | None
+    collation: Collation | None
     join: Callable[[list[Any]], Any] | None
     bisect_errors: bool
 
@@ -85,38 +102,46 @@ class Given:
         """Checks all options; `name` is the function's own."""
         options = {**self.defaults, **self.values}
         target = _target(options["target_latency"], self.values)
-        if options["executor"] is not None:
+        executor, collation = executor_or_factory(options["executor"]), collation_of(options["collate"])
+        if executor is not None and not is_factory(executor):
             for option in ("collate", "on_error"):
                 if option in self.values:
                     raise TypeError(
                         f"{option} is for running the function, which executor= replaces: give one of the two"
                     )
-        for option in ("cost", "group_by", "collate", "join"):
-            _callable_or_none(option, options[option])
+        for option in ("cost", "group_by", "join"):
+            callable_or_none(option, options[option])
         for option, choices in _CHOICES.items():
             if options[option] not in choices:
                 raise ValueError(f"{option} must be one of {', '.join(map(repr, choices))}, not {options[option]!r}")
         return Resolved(
-            policies=_policies(options, set(self.values)),
+            policies=_policies(options, set(self.values), collation, executor),
             intake=IntakeOptions(
                 cost=options["cost"],
                 group_by=options["group_by"],
                 timeout=duration("timeout", options["timeout"]) if target is None else target,
                 tenant=hashable("tenant", options["tenant"]),
-                priority=_priority(options["priority"]),
+                priority=priority_of(options["priority"]),
             ),
             driver=DriverOptions(
-                name=_text("name", options["name"]) or name,
-                version=_text("version", options["version"]),
-                clock=_with_methods("clock", options["clock"], "now", "call_at"),
-                hooks=_hooks(options["hooks"]),
+                name=text("name", options["name"]) or name,
+                version=text("version", options["version"]),
+                clock=with_methods("clock", options["clock"], "now", "call_at"),
+                hooks=hooks_of(options["hooks"]),
                 max_execution_time=duration("max_execution_time", options["max_execution_time"]),
             ),
-            executor=_executor(options["executor"]),
-            collate=options["collate"],
+            executor=None if is_factory(executor) else executor,
+            factory=executor if is_factory(executor) else None,
+            collate=options["collate"] if collation is None else None,
+            collation=collation,
             join=options["join"],
             bisect_errors=options["on_error"] == "bisect",
         )
+
+    @property
+    def collation(self) -> Collation | None:
+        """What `collate` is, unless it is a function of a list."""
+        return collation_of({**self.defaults, **self.values}["collate"])
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -130,41 +155,56 @@ def _same(value: object, default: object) -> bool:
     return value is default or (type(value) is type(default) and value == default)
 
 
-def _policies(options: Mapping[str, Any], given: set[str]) -> Policies:
-    dispatch, limits = _dispatch(options, given)
-    ordering, carried_ordering = _ordering(options, dispatch)
+def _policies(
+    options: Mapping[str, Any],
+    given: set[str],
+    collation: Collation | None,
+    executor: Executor | ExecutorFactory | None,
+) -> Policies:
+    dispatch, limits = _dispatch(options, given, collation)
+    ordering, carried_ordering = _ordering(options, dispatch, collation)
+    concurrent = options["max_concurrent_batches"]
+    if "max_concurrent_batches" not in given:
+        concurrent = getattr(executor, "usual_concurrent_batches", concurrent)
     return Policies(
         admission=_admission(options, given),
         ordering=ordering,
         dispatch=dispatch,
         limits=limits,
-        max_batch_size=_limit("max_batch_size", options["max_batch_size"]),
-        max_concurrent_batches=_limit("max_concurrent_batches", options["max_concurrent_batches"]),
+        max_batch_size=limit("max_batch_size", options["max_batch_size"]),
+        max_concurrent_batches=limit("max_concurrent_batches", concurrent),
         oversize_alone=options["oversize"] == "alone",
         oversize_split=options["oversize"] == "split",
         carried_ordering=carried_ordering,
     )
 
 
-def _ordering(options: Mapping[str, Any], dispatch: DispatchPolicy) -> tuple[OrderingPolicy, OrderingPolicy | None]:
+def _ordering(
+    options: Mapping[str, Any], dispatch: DispatchPolicy, collation: Collation | None
+) -> tuple[OrderingPolicy, OrderingPolicy | None]:
     """The ordering, and what takes over from the usual one once a request carries a priority or a tenant."""
     if options["ordering"] is not None:
-        ordering: OrderingPolicy = _with_start("ordering", options["ordering"], "queue")
-        if getattr(ordering, "needs_runs", False) and options["cost"] is None:
+        ordering: OrderingPolicy = with_start("ordering", options["ordering"], "queue")
+        if getattr(ordering, "needs_runs", False) and not _measured(options, collation):
             raise TypeError(f"{ordering!r} goes by the cost of an item as its length: give cost=, such as cost=len")
         return ordering, None
-    usual = EarliestDeadline() if isinstance(dispatch, DeadlineAware) else Fifo()
-    return usual, Priority(within=FairShare(within=usual))
+    if isinstance(dispatch, DeadlineAware):
+        return EarliestDeadline(), Priority(within=FairShare(within=EarliestDeadline()))
+    if options["max_batch_cost"] is not None and collation is not None and collation.pads:
+        return LengthAware(), LengthAware(within=Priority(within=FairShare()))
+    return Fifo(), Priority(within=FairShare())
 
 
-def _dispatch(options: Mapping[str, Any], given: set[str]) -> tuple[DispatchPolicy, tuple[Limit, ...]]:
+def _dispatch(
+    options: Mapping[str, Any], given: set[str], collation: Collation | None
+) -> tuple[DispatchPolicy, tuple[Limit, ...]]:
     max_wait = _max_wait(options["max_wait"])
     parts: Any = options["dispatch"]
     parts = () if parts is None else tuple(parts) if isinstance(parts, Sequence) else (parts,)
     policies: list[DispatchPolicy] = []
     limits: list[Limit] = []
     for part in parts:
-        state = _with_start("dispatch", part).start()
+        state = with_start("dispatch", part).start()
         if hasattr(state, "decide"):
             policies.append(part)
         elif hasattr(state, "open"):
@@ -180,12 +220,9 @@ def _dispatch(options: Mapping[str, Any], given: set[str]) -> tuple[DispatchPoli
     for option, instead in (("max_wait", "SizeOrWait(max_wait)"), ("target_latency", "DeadlineAware() with a timeout")):
         if policies and option in given:
             raise TypeError(f"{option} is what {policies[0]!r} replaces: give one of the two, or dispatch={instead}")
-    if options["max_batch_cost"] is not None:
-        if any(isinstance(limit, CostLimit) for limit in limits):
-            raise TypeError("max_batch_cost is what CostLimit in dispatch replaces: give one of the two")
-        limits.append(CostLimit(_positive("max_batch_cost", options["max_batch_cost"])))
+    limits += _cost_limit(options["max_batch_cost"], limits, collation)
     costly = [type(limit).__name__ for limit in limits if isinstance(limit, CostLimit | PaddedCost)]
-    if options["cost"] is None and costly:
+    if costly and not _measured(options, collation):
         limit = costly[0] if options["max_batch_cost"] is None else "max_batch_cost"
         raise TypeError(f"{limit} needs cost=, a function that gives an item's cost, such as cost=len")
     if options["oversize"] == "split" and not costly:
@@ -196,6 +233,28 @@ def _dispatch(options: Mapping[str, Any], given: set[str]) -> tuple[DispatchPoli
     if "target_latency" in given:
         usual = DeadlineAware()
     return (policies[0] if policies else usual), tuple(limits)
+
+
+def _cost_limit(most: Any, limits: Sequence[Limit], collation: Collation | None) -> list[Limit]:
+    """What `max_batch_cost` stands for: a collation that pads computes the size of a batch times its longest item."""
+    if most is None:
+        return []
+    kind = PaddedCost if collation is not None and collation.pads else CostLimit
+    if any(isinstance(limit, kind) for limit in limits):
+        raise TypeError(f"max_batch_cost is what {kind.__name__} in dispatch replaces: give one of the two")
+    if most == "auto":
+        most = None if collation is None else collation.usual_batch_cost
+        if most is None:
+            raise TypeError(
+                'max_batch_cost="auto" is for collations whose items have a length, such as pad() and pack(): give '
+                "collate=, or a number and cost="
+            )
+    return [kind(positive("max_batch_cost", most))]
+
+
+def _measured(options: Mapping[str, Any], collation: Collation | None) -> bool:
+    """Whether items have a cost of their own: from `cost=`, or a length from their collation."""
+    return options["cost"] is not None or (collation is not None and collation.usual_batch_cost is not None)
 
 
 def _target(value: Any, given: Mapping[str, Any]) -> float | None:
@@ -227,75 +286,7 @@ def _admission(options: Mapping[str, Any], given: set[str]) -> tuple[Any, ...]:
             if option in given:
                 raise TypeError(f"{option} is what admission={admission!r} replaces: give one of the two")
         parts = tuple(admission) if isinstance(admission, Sequence) else (admission,)
-        return tuple(_with_start("admission", part, "admit") for part in parts)
+        return tuple(with_start("admission", part, "admit") for part in parts)
     if options["max_waiting"] is None:
         return ()
     return (MaxWaiting(whole("max_waiting", options["max_waiting"]), options["overflow"]),)
-
-
-def _with_start(option: str, policy: Any, method: str | None = None) -> Any:
-    if isinstance(policy, type) or not callable(getattr(policy, "start", None)):
-        hint = f"; did you mean {policy.__name__}(...)?" if isinstance(policy, type) else ""
-        raise TypeError(f"{option} takes policy objects, which have a start() method, not {policy!r}{hint}")
-    if method is not None and not callable(getattr(policy.start(), method, None)):
-        raise TypeError(f"{option} takes policies whose start() gives an object with {method}(), unlike {policy!r}")
-    return policy
-
-
-def _with_methods(option: str, value: Any, *names: str) -> Any:
-    missing = [name for name in names if not hasattr(value, name)]
-    if value is not None and (missing or isinstance(value, type)):
-        raise TypeError(f"{option} must be None or an object with {', '.join(names)}, not {value!r}")
-    return value
-
-
-def _executor(value: Any) -> Any:
-    checked = _with_methods("executor", value, "is_async")
-    return checked and _with_methods("executor", value, "run_async" if value.is_async else "run")
-
-
-def whole(option: str, value: Any) -> int:
-    """A whole number of at least 1."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{option} must be a whole number >= 1, not {value!r}")
-    count = value.__index__()
-    if count < 1:
-        raise ValueError(f"{option} must be a whole number >= 1, not {value!r}")
-    return int(count)
-
-
-def _limit(option: str, value: object) -> int:
-    return sys.maxsize if value is None else whole(option, value)
-
-
-def _positive(option: str, value: object) -> float:
-    legal = "a finite number > 0, or None for no limit"
-    cost = number(option, value, legal)
-    if not 0 < cost < math.inf:
-        raise ValueError(f"{option} must be {legal}, not {value!r}")
-    return cost
-
-
-def _priority(value: Any) -> float | Callable[..., float]:
-    if callable(value):
-        return cast("Callable[..., float]", value)
-    return number("priority", value)
-
-
-def _callable_or_none(option: str, value: object) -> None:
-    if value is not None and not callable(value):
-        raise TypeError(f"{option} must be callable or None, not {value!r}")
-
-
-def _text(option: str, value: object) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"{option} must be a str or None, not {value!r}")
-    return value
-
-
-def _hooks(value: Any) -> tuple[Any, ...]:
-    hooks = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    for hook in hooks:
-        if not callable(hook):
-            raise TypeError(f"hooks must be callables that take an event, not {hook!r}")
-    return hooks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -21,12 +21,13 @@ class BatchSignature:
 
     function: any callable with a signature.
     bound: leave out the first parameter, which is `self` or `cls`.
+    filled: names of parameters that a collation fills where the function has them; callers do not see those.
 
     Raises TypeError, naming the function, if nothing is batched, if it is a generator, or if a default is not a
     one-element list.
     """
 
-    def __init__(self, function: Callable[..., Any], *, bound: bool = False) -> None:
+    def __init__(self, function: Callable[..., Any], *, bound: bool = False, filled: Collection[str] = ()) -> None:
         self.name = getattr(function, "__qualname__", type(function).__qualname__)
         if _is_generator(function):
             raise TypeError(
@@ -37,6 +38,8 @@ class BatchSignature:
             if not parameters or parameters[0].kind not in _POSITIONAL:
                 raise TypeError(f"{self.name} takes no self: a batched method needs `self` and a batched parameter")
             parameters = parameters[1:]
+        self.filled, self.by_name = self._filled(parameters, filled)
+        parameters = [parameter for parameter in parameters if parameter.name not in self.filled]
         self._batched = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
         self._open = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
         if not self._batched and not self._open:
@@ -60,6 +63,22 @@ class BatchSignature:
         if self._settings and not needs_settings:
             self.default_settings = dict(self._settings)
             self.default_key = self._key(self.default_settings)
+
+    def _filled(self, parameters: list[Parameter], names: Collection[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Those of the names that it has, and the batched parameters behind the first of them: given by name."""
+        found = [parameter for parameter in parameters if parameter.name in names]
+        behind = parameters[parameters.index(found[0]) :] if found else []
+        for parameter in behind:
+            by_position = parameter.kind is Parameter.POSITIONAL_ONLY
+            if (by_position and parameter in found) or parameter.kind is Parameter.VAR_POSITIONAL:
+                raise TypeError(
+                    f"{self.name}: {found[0].name!r} is filled by the collation, by name, so it can be neither "
+                    "positional-only nor before *args: put it after a `*`"
+                )
+        return (
+            frozenset([parameter.name for parameter in found]),
+            tuple([p.name for p in behind if p.kind is Parameter.POSITIONAL_OR_KEYWORD and p not in found]),
+        )
 
     def _item_default(self, parameter: Parameter) -> Any:
         default = parameter.default

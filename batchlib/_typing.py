@@ -33,7 +33,8 @@ from typing import (
 
 if TYPE_CHECKING:
     from ._batched import Batched
-    from ._core._protocols import AdmissionPolicy, Clock, DispatchPolicy, Executor, Hook, Limit, OrderingPolicy
+    from ._core._execution import Executor
+    from ._core._protocols import AdmissionPolicy, Clock, DispatchPolicy, Hook, Limit, OrderingPolicy
     from ._method import BatchedMethod
 
 A = TypeVar("A")
@@ -87,7 +88,7 @@ class Limits(TypedDict, total=False):
 
     max_batch_size: int | None
     max_wait: Seconds
-    max_batch_cost: float | None
+    max_batch_cost: float | Literal["auto"] | None
     max_waiting: int | None
     timeout: Seconds | None
     target_latency: Seconds | None
@@ -109,8 +110,8 @@ class Options(Limits, total=False):
     admission: AdmissionPolicy | Sequence[AdmissionPolicy] | None
     ordering: OrderingPolicy | None
     dispatch: DispatchPolicy | Limit | Sequence[DispatchPolicy | Limit] | None
-    collate: Callable[[list[Any]], Any] | None
-    executor: Executor | None
+    collate: Callable[[list[Any]], Any] | Collation | None
+    executor: Executor | ExecutorFactory | None
     hooks: Sequence[Hook]
     name: str | None
     version: str | None

@@ -2,6 +2,16 @@
 
 from ._core._batch import Batch
 from ._core._events import BatchEnded, BatchStarted, RequestEnded
+from ._core._execution import (
+    Accepted,
+    Allocate,
+    BatchFunction,
+    Collated,
+    Collation,
+    Collator,
+    Executor,
+    ExecutorFactory,
+)
 from ._core._latency_model import LatencyEstimate, LatencyModel
 from ._core._protocols import (
     Admission,
@@ -10,7 +20,6 @@ from ._core._protocols import (
     Decision,
     Dispatcher,
     DispatchPolicy,
-    Executor,
     Filled,
     Group,
     Hook,
@@ -26,16 +35,23 @@ from ._core._request import Request
 from ._core._transitions import State
 
 __all__ = [
+    "Accepted",
     "Admission",
     "AdmissionPolicy",
+    "Allocate",
     "Batch",
     "BatchEnded",
+    "BatchFunction",
     "BatchStarted",
     "Clock",
+    "Collated",
+    "Collation",
+    "Collator",
     "Decision",
     "DispatchPolicy",
     "Dispatcher",
     "Executor",
+    "ExecutorFactory",
     "Filled",
     "Group",
     "Hook",

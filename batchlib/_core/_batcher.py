@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..errors import BatchFailed, Overloaded
+from ..errors import BatchFailed, ExecutorLost, Overloaded
 from . import _refusals as refusals
 from ._actions import NOTHING, SOON, Abandon, Action, Dispatch, Report, Resolve, WakeAt
 from ._batch import Batch
@@ -49,6 +49,7 @@ class Batcher:
         self._sequence = 0
         self._armed = math.inf  # the earliest instant for which a WakeAt is out
         self.closed = self._draining = False  # closed: takes no more requests
+        self._lost: ExecutorLost | None = None
         self._guarded = self._states.can_refuse
 
     @property
@@ -143,23 +144,24 @@ class Batcher:
             self._advance(now, actions)
         return actions
 
-    def close(self, now: float, *, drain: bool, running: bool = False) -> Sequence[Action]:
-        """Takes no more requests. `drain`: what waits is dispatched; otherwise it ends with Closed.
-
-        `running`: callers of running batches get Closed too (the batches cannot be stopped, but nobody waits).
-        """
+    def close(
+        self, now: float, *, drain: bool, running: bool = False, lost: ExecutorLost | None = None
+    ) -> Sequence[Action]:
+        """Takes no more requests. `drain`: what waits is dispatched; otherwise it ends with Closed, or as `lost` says.
+        `running`: callers of running batches get Closed too (the batches cannot be stopped, but nobody waits)."""
         self.closed = self._guarded = True
+        self._lost = self._lost or lost
         actions: list[Action] = []
         if drain:
             self._draining = True
             self._groups.rouse_all()
         else:
-            self._give_up(self._groups.everyone(), Event.CLOSE, refusals.closed_while, actions)
+            self._give_up(self._groups.everyone(), Event.CLOSE, refusals.closed_while(self._lost), actions)
         if running:
             for batch in list(self._batches.values()):
                 gone = [request for request in batch.requests if request.state is State.RUNNING]
                 for request in gone:
-                    actions += self._leave_running(request, Event.CLOSE, refusals.closed_while(request))
+                    actions += self._leave_running(request, Event.CLOSE, refusals.closed_while(None)(request))
                 self._resolve(gone, actions)
         return self._advance(now, actions)
 
@@ -195,7 +197,7 @@ class Batcher:
 
     def _refusal(self, request: Request, now: float, ahead: bool) -> Refusal | None:
         if self.closed:
-            return Refusal(refusals.closed_for_new(self.waiting), self, ())
+            return Refusal(refusals.closed_for_new(self.waiting, self._lost), self, ())
         refusal = self._states.refusal(request, self, now, ahead)
         if refusal is not None and isinstance(refusal.error, Overloaded) and refusal.error.retry_after is None:
             refusal.error.retry_after = self._books.time_to_clear(self)
@@ -242,11 +244,9 @@ class Batcher:
         self, requests: Iterable[Request], event: Event, error: Callable[[Request], Exception], actions: list[Action]
     ) -> None:
         """Ends those that wait, each with an error object of its own."""
-        gone: list[Request] = []
-        for request in list(requests):
-            if request.state is State.WAITING:
-                self._leave_waiting(request, event, error(request))
-                gone.append(request)
+        gone = [request for request in dict.fromkeys(requests) if request.state is State.WAITING]
+        for request in gone:
+            self._leave_waiting(request, event, error(request))
         self._resolve(gone, actions)
 
     def _expire(self, now: float, actions: list[Action]) -> None:

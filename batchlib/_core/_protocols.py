@@ -1,4 +1,4 @@
-"""Every extension point on one page; re-exported as `batchlib.protocols`.
+"""The extension points of deciding, on one page; `_execution` has those of running. Both are in `batchlib.protocols`.
 
 A policy is an immutable description: its `start()` makes the state, so that one object can decorate many functions,
 be pickled and be shared. The core calls every method below under its batcher's lock, from whatever thread an event
@@ -279,21 +279,6 @@ class Clock(Protocol):
     def call_at(self, instant: float, callback: Callable[[], object]) -> object:
         """Calls `callback` once, from any thread, as soon as `now()` has reached `instant`."""
         ...
-
-
-class Executor(Protocol):
-    """What runs a batch. `is_async` decides which of the two is called.
-
-    `run` is called in a thread that the batcher owns, `run_async` on the event loop of the batch's callers. Both give
-    one outcome per request, in order: a result, or an exception instance for that request alone. If they raise, the
-    whole batch fails with it.
-    """
-
-    is_async: bool
-
-    def run(self, requests: Sequence[Request]) -> Sequence[Any]: ...
-
-    async def run_async(self, requests: Sequence[Request]) -> Sequence[Any]: ...
 
 
 class Hook(Protocol):

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..errors import BatchFailed, Closed, DeadlineExceeded, ItemTooLarge, Overloaded, Shed
+from ..errors import (
+    BatchFailed,
+    BatchlibError,
+    Closed,
+    DeadlineExceeded,
+    ExecutorLost,
+    ItemTooLarge,
+    Overloaded,
+    Shed,
+)
 from ._request import Request
 from ._transitions import State
 
 
-def closed_for_new(waiting: int) -> Closed:
+def closed_for_new(waiting: int, lost: ExecutorLost | None) -> BatchlibError:
+    if lost is not None:
+        return of_lost(lost)
     return Closed(
         f"the batcher is closed and takes no more requests ({waiting} still waiting); it cannot be opened again: "
         "decorate the function anew"
@@ -23,10 +34,24 @@ def no_room(request: Request, waiting: int) -> Overloaded:
     )
 
 
-def closed_while(request: Request) -> Closed:
-    if request.state is State.WAITING:
-        return Closed("the batcher was closed while the request waited: it never ran and can be sent elsewhere")
-    return Closed("the batcher was closed while the request's batch ran: it may have had effects")
+def closed_while(lost: ExecutorLost | None) -> Callable[[Request], BatchlibError]:
+    """Makes the error of each request that has not ended."""
+
+    def error(request: Request) -> BatchlibError:
+        if lost is not None:
+            return of_lost(lost)
+        if request.state is State.WAITING:
+            return Closed("the batcher was closed while the request waited: it never ran and can be sent elsewhere")
+        return Closed("the batcher was closed while the request's batch ran: it may have had effects")
+
+    return error
+
+
+def of_lost(lost: ExecutorLost) -> ExecutorLost:
+    """An error object of its own for one more caller. The cause is shared: nobody raises that one again."""
+    own = ExecutorLost(*lost.args)
+    own.__cause__ = lost.__cause__
+    return own
 
 
 def too_large(needed: float, allowed: float) -> ItemTooLarge:

@@ -6,25 +6,31 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from .._core._execution import Copy
 from ..errors import BatchContractError
+from ._rows import is_array, rows_of
 
-_NEVER = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
+NEVER = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
 
 
-def split(result: Any, size: int) -> Sequence[Any]:
+def split(result: Any, size: int, copy: Copy = "auto") -> Sequence[Any]:
     """One outcome per request, in order.
 
     result: a list, tuple or other ordered sequence, or an array or tensor (numpy, torch, jax, cupy), split on axis 0.
     size: how many outcomes are needed.
+    copy: whether the rows of an array or tensor are copies; "auto" lets no row keep a whole batch alive. What is in a
+        list is given as it is.
 
     Raises BatchContractError for anything else, whatever its length: a mapping with as many keys as there are items
     would pass a check of the length and give every caller nonsense.
     """
     if type(result) is list or type(result) is tuple:
         rows: Sequence[Any] = result
-    elif isinstance(result, _NEVER) or hasattr(result, "_fields"):
+    elif isinstance(result, NEVER) or hasattr(result, "_fields"):
         raise BatchContractError(_message(f"a {type(result).__name__}", size))
-    elif isinstance(result, Sequence) or (hasattr(result, "__dlpack__") and result.shape):
+    elif is_array(result):
+        rows = rows_of(result, copy)
+    elif isinstance(result, Sequence):
         rows = list(result)  # here, where what a foreign class raises is still the function's own failure
     else:
         raise BatchContractError(_message(f"a {type(result).__name__}", size))

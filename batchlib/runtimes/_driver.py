@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ from .._context import AMBIENT
 from .._core._actions import SOON, Abandon, Action, Dispatch, Resolve, WakeAt
 from .._core._batch import Batch
 from .._core._batcher import Batcher
+from .._core._execution import Executor
 from .._core._policies import Policies
-from .._core._protocols import Clock, Executor, Hook
+from .._core._protocols import Clock, Hook
 from .._core._request import Request
 from .._core._splitting import SplittingBatcher
 from .._core._statistics import Statistics
@@ -62,21 +63,22 @@ def _is_at(requests: Sequence[Request], place: object) -> bool:
 class Driver:
     """One queue of requests, shared at once by any number of asyncio loops, trio runs and threads."""
 
-    def __init__(self, policies: Policies, executor: Executor, options: DriverOptions) -> None:
+    def __init__(self, policies: Policies, executor: Callable[[], Executor], options: DriverOptions) -> None:
         self._policies = policies
-        self.executor = executor
+        self._new_executor = executor
         self._options = options
-        self.per_loop = executor.is_async  # a batch of an async function never mixes loops
         self._observers = Observers(options.name, options.version, options.hooks)
         self._hooked = bool(options.hooks)
         self._resources = _lifecycle.Resources()
-        self._closing = False
+        self._closing = self.lost = False  # lost: the executor is gone for good
         self.start()
         _lifecycle.register(self, self._resources)
 
     def start(self) -> None:
         """Begins with an empty queue and nothing running; again in the child after a fork, where threads are gone."""
         clock: Clock = self._options.clock or SystemClock()
+        self.executor = self._new_executor()
+        self.per_loop = self.executor.is_async  # a batch of an async function never mixes loops
         self._clock = clock
         self.now = clock.now  # looked up once: every request needs it
         self.lock = threading.Lock()
@@ -90,7 +92,7 @@ class Driver:
         self.nested = False  # some request came from inside a batch; most batchers never see one
         self.workers = Workers(self._options.name)
         self.private = PrivateLoop(self._options.name)
-        self._resources.hold(self.workers, self.private, clock)
+        self._resources.hold(self.workers, self.private, clock, getattr(self.executor, "stop", None))
 
     # ---- requests
 
@@ -335,7 +337,9 @@ class Driver:
 
     def statistics(self) -> Statistics:
         with self.lock:
-            return self.core.statistics(self.now(), self._options.max_execution_time)
+            snapshot = self.core.statistics(self.now(), self._options.max_execution_time)
+        gone = self.lost or not getattr(self.executor, "healthy", True)
+        return replace(snapshot, healthy=False) if gone else snapshot
 
     def configure(self, policies: Policies, max_execution_time: float | None) -> None:
         self._options = replace(self._options, max_execution_time=max_execution_time)

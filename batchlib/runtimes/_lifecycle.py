@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextvars import copy_context
 from typing import TYPE_CHECKING
@@ -31,9 +32,15 @@ _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
 
 
 class Resources:
-    """The threads of one batcher. Knows nothing of the batcher itself, so that it can end them after it is gone."""
+    """The threads of one batcher. Knows nothing of the batcher itself, so that it can end them after it is gone.
 
-    def hold(self, workers: Workers, private: PrivateLoop, clock: Clock) -> None:
+    stop_executor: ends what the executor has of its own, None if it has nothing.
+    """
+
+    def hold(
+        self, workers: Workers, private: PrivateLoop, clock: Clock, stop_executor: Callable[[], object] | None
+    ) -> None:
+        self._stop_executor = stop_executor
         self._workers = workers
         self._private = private
         self._clock = clock if isinstance(clock, SystemClock) else None
@@ -44,6 +51,8 @@ class Resources:
         self._private.stop()
         if self._clock is not None:
             self._clock.stop()
+        if self._stop_executor is not None:
+            self._stop_executor()
 
     def join(self, timeout: float) -> None:
         """Waits for the threads, at most `timeout` seconds for all together."""

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Sequence
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._context import inside
 from .._core._batch import Batch
+from .._core._refusals import of_lost
 from .._core._request import Request
+from ..errors import ExecutorLost
 from ..executors._errors import failures
 
 if TYPE_CHECKING:
@@ -59,10 +61,22 @@ def fail(driver: Driver, batch: Batch, error: BaseException) -> None:
     driver.finish(batch, failures(error, batch.size))
 
 
+def lost(driver: Driver, batch: Batch, error: ExecutorLost) -> Sequence[Any]:
+    """The executor is gone for good: what the callers of the batch get, and everybody else who waits or comes later."""
+    with driver.lock:
+        driver.lost = True
+        actions = driver.core.close(driver.now(), drain=False, lost=error)
+        driver.gate.notify()
+    driver.perform(actions, None)
+    return [of_lost(error) for _ in range(batch.size)]
+
+
 def run(driver: Driver, batch: Batch) -> Batch | None:
     """Runs a plain batch in the present thread; gives the next one, if its end makes room for it."""
     try:
         outcomes = context(driver, batch).run(driver.executor.run, batch.requests)
+    except ExecutorLost as error:
+        outcomes = lost(driver, batch, error)
     except BaseException as error:
         outcomes = failures(error, batch.size)
     try:
@@ -83,6 +97,8 @@ async def run_async(driver: Driver, batch: Batch, interrupts: tuple[type[BaseExc
         outcomes = await driver.executor.run_async(requests)
     except GeneratorExit as error:  # perhaps its task is being collected, after its loop was closed
         driver.put_off.call(partial(fail, driver, batch, error))
+    except ExecutorLost as error:
+        driver.finish(batch, lost(driver, batch, error))
     except BaseException as error:
         fail(driver, batch, error)
         if isinstance(error, interrupts):

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchlib._core._execution import Executor
 from batchlib._core._request import Request
 from batchlib.errors import BatchContractError, BatchFailed
-from batchlib.executors import FunctionExecutor
+from batchlib.executors import Bisecting, CollatedFunction, FunctionExecutor
 from batchlib.executors._bisect import bisect
+from batchlib.executors._errors import failures
 
 
 def levels(size: int) -> int:
@@ -89,18 +91,26 @@ def requests(items: Sequence[Any]) -> list[Request]:
     return [Request((item,), "", 0.0) for item in items]
 
 
-def run(executor: FunctionExecutor, batch: list[Request]) -> Sequence[Any]:
-    """Whatever else an executor tells its caller, the outcomes are what these tests are about."""
-    return asyncio.run(executor.run_async(batch)) if executor.is_async else executor.run(batch)
+def run(executor: Executor, batch: list[Request]) -> Sequence[Any]:
+    """As a batcher does: what a batch raises is each caller's own."""
+    try:
+        return asyncio.run(executor.run_async(batch)) if executor.is_async else executor.run(batch)
+    except Exception as error:
+        return failures(error, len(batch))
+
+
+def executor_for(function: Any, *, bisect_errors: bool = False, **options: Any) -> Executor:
+    executor = FunctionExecutor(CollatedFunction(function, **options))
+    return Bisecting(executor) if bisect_errors else executor
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "async"])
 def executor_of(request: pytest.FixtureRequest) -> Any:
-    def make(function: Any, **options: Any) -> FunctionExecutor:
+    def make(function: Any, **options: Any) -> Executor:
         async def as_async(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
 
-        return FunctionExecutor(as_async if request.param else function, is_async=request.param, **options)
+        return executor_for(as_async if request.param else function, is_async=request.param, **options)
 
     return make
 
@@ -166,7 +176,7 @@ def test_without_bisection_a_failed_batch_runs_once(executor_of: Any, size: int)
 
 def test_a_plain_function_that_ends_an_iterator_fails_its_batch() -> None:
     for bisect_errors in (False, True):
-        executor = FunctionExecutor(lambda items: next(iter(())), is_async=False, bisect_errors=bisect_errors)
+        executor = executor_for(lambda items: next(iter(())), bisect_errors=bisect_errors)
         outcomes = run(executor, requests(range(3)))
         assert [type(outcome) for outcome in outcomes] == [BatchFailed] * 3
         assert all(isinstance(outcome.__cause__, StopIteration) for outcome in outcomes)

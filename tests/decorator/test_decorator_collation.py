@@ -1,0 +1,202 @@
+"""What a collation brings into a decorated function: filled parameters, checked items, costs and limits.
+
+`Padded` is a collation of plain lists; those of `batchlib.torch` have their own tests.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support import Held
+from support.until import until
+
+from batchlib import BatchContractError, ItemTooLarge, batched
+from batchlib.policies import CostLimit, Fifo, Greedy, PaddedCost
+from batchlib.protocols import Accepted, Collated
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Pads lists to the longest one with None; gives their lengths by name."""
+
+    pads: bool = True
+    usual_batch_cost: float | None = 12
+    names = ("lengths",)
+
+    def start(self, taken: Collection[str], function: str) -> "Padder":
+        if not taken:
+            raise TypeError(f"{function} takes no lengths")
+        return Padder()
+
+
+class Padder:
+    def accept(self, args: tuple[Any, ...]) -> Accepted:
+        if not all(isinstance(arg, list) for arg in args):
+            raise TypeError("items are lists")
+        return Accepted(args, type(args[0][0]) if args[0] else None, sum(map(len, args)))
+
+    def collate(self, columns: Sequence[list[Any]], *, rows: int | None = None, allocate: Any = None) -> Collated:
+        lengths = [len(item) for item in columns[0]]
+        padded = tuple([item + [None] * (max(map(len, column)) - len(item)) for item in column] for column in columns)
+        return Collated(padded, {"lengths": lengths}, len(lengths), len(lengths), note=lengths)
+
+    def uncollate(self, result: Any, collated: Collated, copy: Any) -> Sequence[Any]:
+        if not isinstance(result, list):
+            raise BatchContractError("no list")
+        return [
+            row[:length] if isinstance(row, list) else row for row, length in zip(result, collated.note, strict=True)
+        ]
+
+
+def test_what_the_collation_fills_is_neither_batched_nor_a_setting() -> None:
+    @batched(collate=Padded())
+    def sums(rows: list[list[int]], lengths: list[int], *, scale: int = 1) -> list[int]:
+        return [scale * sum(row[:length]) for row, length in zip(rows, lengths, strict=True)]
+
+    assert sums.call([1, 2, 3]) == 6
+    assert sums.call([1, 2], scale=10) == 30
+    with pytest.raises(TypeError):
+        sums.call([1], [2])
+    with pytest.raises(TypeError):
+        sums.call([1], lengths=[1])
+
+
+def test_batched_parameters_behind_a_filled_one() -> None:
+    @batched(collate=Padded())
+    def joined(left: list[list[int]], lengths: list[int], right: list[list[int]]) -> list[list[int]]:
+        return [[length, *a, *b] for a, length, b in zip(left, lengths, right, strict=True)]
+
+    assert joined.call([5], [6, 7]) == [1]  # cut to the length of the first one
+    assert joined.call([5, 6, 7], [8]) == [3, 5, 6]
+
+
+def test_methods_and_async_functions_are_filled_too() -> None:
+    class Model:
+        @batched(collate=Padded())
+        async def run(self, rows: list[list[int]], *, lengths: list[int]) -> list[int]:
+            return lengths
+
+    assert Model().run.call([1, 2]) == 2
+
+
+def test_a_collation_that_cannot_do_with_the_parameters_is_refused_at_decoration() -> None:
+    with pytest.raises(TypeError, match="takes no lengths"):
+        batched(collate=Padded())(lambda rows: rows)
+    with pytest.raises((TypeError, RuntimeError)):  # until 3.11 Python wraps what `__set_name__` raises
+
+        class _Model:
+            @batched(collate=Padded())
+            def run(self, rows: Any) -> Any:
+                return rows
+
+
+def positional(rows: Any, lengths: Any, /) -> Any: ...
+
+
+def before_star(rows: Any, lengths: Any, *more: Any) -> Any: ...
+
+
+@pytest.mark.parametrize("function", [positional, before_star])
+def test_a_filled_parameter_that_cannot_be_given_by_name_is_refused(function: Any) -> None:
+    with pytest.raises(TypeError, match=r"'lengths' is filled by the collation.*put it after a `\*`"):
+        batched(function, collate=Padded())
+
+
+async def test_an_item_that_is_not_accepted_fails_its_caller_alone() -> None:
+    echo = batched(lambda rows, lengths: rows, collate=Padded())
+    good = asyncio.ensure_future(echo([1, 2]))
+    with pytest.raises(TypeError, match="items are lists"):
+        await echo("no list")
+    assert await good == [1, 2]
+
+
+async def test_items_that_are_not_alike_never_share_a_batch() -> None:
+    batches: list[list[Any]] = []
+
+    @batched(collate=Padded())
+    def echo(rows: list[Any], lengths: list[int]) -> list[Any]:
+        batches.append(rows)
+        return rows
+
+    await asyncio.gather(echo([1]), echo(["a"]), echo([2, 3]))
+    assert sorted(batches, key=len) == [[["a"]], [[1, None], [2, 3]]]
+
+
+async def test_callbacks_see_what_the_caller_gave() -> None:
+    seen: list[Any] = []
+
+    @dataclass(frozen=True)
+    class Tupled(Padded):
+        def start(self, taken: Collection[str], function: str) -> Any:
+            padder = Padder()
+
+            class Started(Padder):
+                def accept(self, args: tuple[Any, ...]) -> Accepted:
+                    return padder.accept(([*args[0]],))
+
+            return Started()
+
+    echo = batched(lambda rows, lengths: rows, collate=Tupled(), cost=lambda item: seen.append(item) or 1)
+    assert await echo((1, 2)) == [1, 2]
+    assert seen == [(1, 2)]
+
+
+def sizes_of_batches(lengths: Sequence[int], **options: Any) -> list[list[int]]:
+    """Which lengths share a batch, when all of them wait before the first one leaves."""
+    held = Held()
+    function = batched(lambda rows, lengths: held(rows), collate=Padded(), max_batch_size=4, **options)
+    futures = [function.submit([0])]
+    until(held.started.is_set)
+    futures += [function.submit([0] * length) for length in lengths]
+    until(lambda: function.statistics().waiting == len(lengths))
+    held.gate.set()
+    for future in futures:
+        future.result(10)
+    return [[len([each for each in row if each is not None]) for row in batch] for batch in held.seen[1:]]
+
+
+def test_max_batch_cost_bounds_what_is_computed_and_near_lengths_share_a_batch() -> None:
+    assert sizes_of_batches([1, 6, 2, 6, 2], max_batch_cost=12) == [[1, 2, 2], [6, 6]]
+    assert sizes_of_batches([1, 6, 2, 6, 2], max_batch_cost="auto") == [[1, 2, 2], [6, 6]]
+    assert sizes_of_batches([6, 6], max_batch_cost=11.9) == [[6], [6]]
+
+
+def test_an_ordering_that_is_given_stays() -> None:
+    assert sizes_of_batches([1, 6, 2, 6, 2], max_batch_cost=12, ordering=Fifo()) == [[1, 6], [2, 6], [2]]
+
+
+def test_without_a_limit_nothing_is_reordered() -> None:
+    assert sizes_of_batches([1, 6, 2, 6, 2]) == [[1, 6, 2, 6], [2]]
+
+
+def test_tenants_and_priorities_are_served_inside_the_order_of_lengths() -> None:
+    function = batched(lambda rows, lengths: rows, collate=Padded(), max_batch_cost=12)
+    assert function.options(tenant="a", priority=-1).call([1, 2]) == [1, 2]
+
+
+def test_a_cost_of_ones_own_replaces_the_length() -> None:
+    function = batched(lambda rows, lengths: rows, collate=Padded(), max_batch_cost=3, cost=lambda item: 3)
+    assert function.call([1, 2, 3, 4]) == [1, 2, 3, 4]
+    with pytest.raises(ItemTooLarge, match="needs 4 and a batch may hold 3"):
+        batched(function.direct, collate=Padded(), max_batch_cost=3).call([1, 2, 3, 4])
+
+
+def test_limits_that_say_the_same_twice_are_refused() -> None:
+    for pads, limit in ((True, PaddedCost(5)), (False, CostLimit(5))):
+        with pytest.raises(TypeError, match=f"max_batch_cost is what {type(limit).__name__}"):
+            batched(max_batch_cost=5, collate=Padded(pads=pads), dispatch=(Greedy(), limit))
+
+
+def test_auto_is_for_collations_with_lengths() -> None:
+    for collation in (None, Padded(usual_batch_cost=None)):
+        with pytest.raises(TypeError, match='"auto" is for collations'):
+            batched(max_batch_cost="auto", collate=collation)
+    with pytest.raises(TypeError, match="needs cost="):
+        batched(max_batch_cost=5, collate=Padded(usual_batch_cost=None))
+
+
+def test_the_class_instead_of_a_collation() -> None:
+    with pytest.raises(TypeError, match=r"did you mean Padded\(\.\.\.\)"):
+        batched(collate=Padded)  # type: ignore[arg-type]

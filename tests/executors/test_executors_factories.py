@@ -1,0 +1,142 @@
+"""Descriptions of executors: one executor per batcher, ended with it, started anew where threads are gone."""
+
+import gc
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from batchlib import batched
+from batchlib.executors import Bisecting
+from batchlib.protocols import BatchFunction
+
+
+@dataclass
+class Counting:
+    """Starts executors that run the function as it is, and writes down what becomes of them."""
+
+    usual_concurrent_batches: int = 3
+    started: list["Running"] = field(default_factory=list)
+
+    def start(self, function: BatchFunction) -> "Running":
+        self.started.append(Running(function))
+        return self.started[-1]
+
+
+class Running:
+    is_async = False
+
+    def __init__(self, function: BatchFunction) -> None:
+        self.function = function
+        self.healthy = True
+        self.stopped = 0
+        self.process = os.getpid()
+
+    def run(self, requests: Sequence[Any]) -> Sequence[Any]:
+        collated = self.function.collate(requests)
+        return self.function.uncollate(self.function.call(requests, collated), collated)
+
+    async def run_async(self, requests: Sequence[Any]) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def test_the_function_runs_in_what_was_started_for_it() -> None:
+    factory = Counting()
+    double = batched(lambda xs, *, k=2: [k * x for x in xs], executor=factory)
+    assert (double.call(1), double.call(2, k=5)) == (2, 10)
+    assert len(factory.started) == 1
+    other = batched(lambda xs: xs, executor=factory, collate=tuple)
+    assert other.call(3) == 3
+    assert len(factory.started) == 2
+
+
+def test_methods_have_an_executor_for_each_instance() -> None:
+    factory = Counting()
+
+    class Model:
+        def __init__(self, k: int) -> None:
+            self.k = k
+
+        @batched(executor=factory)
+        def run(self, xs: list[int]) -> list[int]:
+            return [self.k * x for x in xs]
+
+    one, two = Model(10), Model(100)
+    assert (one.run.call(1), two.run.call(1), one.run.call(2)) == (10, 100, 20)
+    assert len(factory.started) == 2
+    del one
+    gc.collect()
+    assert [each.stopped for each in factory.started] == [1, 0]
+
+
+def test_it_says_how_many_batches_it_wants_at_once_unless_told() -> None:
+    together = threading.Barrier(3)
+
+    def meet(items: list[int]) -> list[int]:
+        together.wait(10)
+        return items
+
+    with batched(meet, executor=Counting(), max_batch_size=1) as function:
+        assert sorted(future.result(10) for future in [function.submit(n) for n in range(3)]) == [0, 1, 2]
+    alone = batched(lambda xs: xs, executor=Counting(), max_concurrent_batches=1)
+    assert alone.call(1) == 1
+
+
+def test_it_is_stopped_when_the_batcher_is_closed_or_collected() -> None:
+    factory = Counting()
+    closed, collected = (batched(lambda xs: xs, executor=factory) for _ in range(2))
+    closed.call(1)
+    collected.call(1)
+    closed.close()
+    assert [each.stopped > 0 for each in factory.started] == [True, False]
+    del collected
+    gc.collect()
+    assert [each.stopped > 0 for each in factory.started] == [True, True]
+
+
+def test_a_part_that_is_gone_shows_in_the_health() -> None:
+    factory = Counting()
+    for options in ({}, {"on_error": "bisect"}):
+        function = batched(lambda xs: xs, executor=factory, **options)
+        assert function.statistics().healthy
+        factory.started[-1].healthy = False
+        assert not function.statistics().healthy
+        assert function.call(1) == 1
+
+
+def test_culprits_are_searched_for_on_whatever_executor() -> None:
+    def reciprocal(items: list[int]) -> list[float]:
+        return [1 / item for item in items]
+
+    factory = Counting()
+    futures = [batched(reciprocal, executor=factory, on_error="bisect").submit(1)]
+    function = batched(reciprocal, executor=factory, on_error="bisect", max_wait=60, max_batch_size=4)
+    futures = [function.submit(item) for item in (1, 0, 2, 4)]
+    assert isinstance(futures[1].exception(10), ZeroDivisionError)
+    assert [futures[place].result(10) for place in (0, 2, 3)] == [1.0, 0.5, 0.25]
+    assert isinstance(Bisecting(factory.started[0]).inside, Running)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_starts_one_of_its_own() -> None:
+    factory = Counting()
+    function = batched(lambda xs: [os.getpid() for _ in xs], executor=factory)
+    function.call(1)
+    child = os.fork()
+    if not child:
+        mine = function.call(1) == os.getpid() == factory.started[-1].process
+        os._exit(0 if mine and len(factory.started) == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(factory.started) == 1
+
+
+def test_the_class_instead_of_a_description() -> None:
+    with pytest.raises(TypeError, match=r"executor must be None, an executor .* or a description"):
+        batched(executor=Counting)

@@ -1,0 +1,51 @@
+"""Whoever keeps a row of an array keeps that row and nothing else, and shares it with nobody."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchlib import batched
+from batchlib.executors._outcomes import split
+from batchlib.executors._rows import rows_of
+
+
+async def test_a_row_owns_its_storage() -> None:
+    calls = batched(lambda items: np.zeros((len(items), 1000)), max_batch_size=8)
+    rows = await asyncio.gather(*(calls(n) for n in range(8)))
+    assert all(row.base is None and row.nbytes == 8000 for row in rows)
+    rows[0].fill(7)
+    assert rows[1].sum() == 0
+
+
+async def test_rows_that_overlap_in_the_result_do_not_overlap_for_the_callers() -> None:
+    calls = batched(lambda items: np.broadcast_to(np.zeros(4), (len(items), 4)), max_batch_size=2)
+    first, second = await asyncio.gather(calls(1), calls(2))
+    first.fill(7)
+    assert second.sum() == 0
+
+
+@pytest.mark.parametrize(("held", "is_view"), [(1, True), (2, True), (3, False)])
+def test_a_lone_row_is_a_view_as_long_as_it_keeps_at_most_its_own_size_again(held: int, is_view: bool) -> None:
+    (row,) = rows_of(np.zeros((held, 5))[:1])
+    assert (row.base is not None) is is_view
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_copying_can_be_chosen(size: int) -> None:
+    array = np.zeros((size, 2))
+    assert all(np.shares_memory(array, row) for row in rows_of(array, copy=False))
+    assert not any(np.shares_memory(array, row) for row in rows_of(array, copy=True))
+
+
+def test_what_a_function_puts_into_a_list_is_given_as_it_is() -> None:
+    array = np.zeros((3, 2))
+    assert all(np.shares_memory(array, row) for row in split(list(array), 3))
+
+
+def test_numbers_and_objects_in_an_array_are_given_as_they_are() -> None:
+    marks: list[Any] = [object(), object()]
+    assert rows_of(np.array(marks, dtype=object)) == marks
+    assert rows_of(np.arange(3)) == [0, 1, 2]
+    assert rows_of(np.zeros((0, 3))) == []
