@@ -22,6 +22,7 @@ class Batch:
 
     __slots__ = (
         "_cost",
+        "_longest",
         "batcher",  # the runtime's: whose batch it is; opaque here
         "done",  # the core has its outcomes; nothing more will be delivered
         "fill",  # size / max_batch_size at dispatch
@@ -45,6 +46,7 @@ class Batch:
         self.reason = reason
         self.started = now
         self._cost: float | None = None
+        self._longest: float | None = None
         self.fill: float = 0
         self.done = False
         self.batcher: Any = None
@@ -69,8 +71,10 @@ class Batch:
 
     @property
     def longest(self) -> float:
-        """The largest cost among its requests, while it runs: what padding rounds all others up to."""
-        return max([request.cost for request in self.requests])
+        """The largest cost among its requests, what padding rounds all others up to; to be read first likewise."""
+        if self._longest is None:
+            self._longest = max([request.cost for request in self.requests])
+        return self._longest
 
     def end(self, outcomes: Sequence[Any], clean: bool) -> list[Request]:
         """Gives each request whose caller is still there its outcome and final state, and returns those.

@@ -48,6 +48,18 @@ def test_every_batch_and_request_leaves_its_event(
     assert not any("secret" in repr(event) or "good" in repr(event) for event in events)
 
 
+def test_what_a_batch_would_waste_if_it_were_padded(runtime: Runtime, kind: Kind, make: Make) -> None:
+    events: list[Any] = []
+    function = make(
+        of_kind(kind, lambda items: items), hooks=[events.append], cost=len, max_batch_size=3, max_wait=LONG
+    )
+    for call in runtime.start_each(function, ["a", "bcd", "ef"]):
+        call.result()
+    until(lambda: len(events) == 5)
+    batches = [event for event in events if isinstance(event, BatchStarted | BatchEnded)]
+    assert [(batch.size, batch.cost, batch.longest) for batch in batches] == [(3, 6, 3)] * 2
+
+
 def test_events_are_frozen(make: Make) -> None:
     events: list[Any] = []
     make(lambda items: items, hooks=[events.append]).call(1)
