@@ -13,7 +13,7 @@ from support.until import until
 from batchlib import BatchEnded, BatchStarted, RequestEnded
 
 from .held import Held, Kind, of_kind
-from .runtimes import MixedRuntime, Runtime
+from .runtimes import LONG, MixedRuntime, Runtime
 
 Make = Callable[..., Any]
 
@@ -48,11 +48,9 @@ def test_every_batch_and_request_leaves_its_event(
     assert not any("secret" in repr(event) or "good" in repr(event) for event in events)
 
 
-def test_what_a_batch_would_waste_if_it_were_padded(runtime: Runtime, kind: Kind, make: Make) -> None:
+def test_what_a_batch_would_waste_if_it_were_padded(runtime: Runtime, make: Make) -> None:
     events: list[Any] = []
-    function = make(
-        of_kind(kind, lambda items: items), hooks=[events.append], cost=len, max_batch_size=3, max_wait=LONG
-    )
+    function = make(lambda items: items, hooks=[events.append], cost=len, max_batch_size=3, max_wait=LONG)
     for call in runtime.start_each(function, ["a", "bcd", "ef"]):
         call.result()
     until(lambda: len(events) == 5)
