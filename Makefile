@@ -1,7 +1,7 @@
 # Everything a developer runs. The targets make their own environments with scripts/venv.sh: Python 3.11 or newer, pip
 # and make are all that the machine needs. `make PYTHON=/path/to/python test` chooses the interpreter.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format typing bench docs clean
+.PHONY: help demo recipes test test-all lint format typing bench docs clean
 
 JOBS ?= auto
 PYTEST = -m pytest -n $(JOBS)
@@ -16,6 +16,11 @@ help: ## show this list
 demo: ## a real embedding model answers hundreds of callers in batches
 	@scripts/venv.sh demo
 	@.venv/bin/python examples/demo.py
+
+recipes: ## four real models behind @batched, each compared with itself unbatched
+	@scripts/venv.sh recipes
+	@status=0; for recipe in examples/recipes/*.py; do \
+	printf '\n%s\n' "$$recipe"; .venv-recipes/bin/python "$$recipe" || status=1; done; exit $$status
 
 test: ## the suite on the Python at hand, and full branch coverage of the core and the policies
 	@scripts/venv.sh test
@@ -40,10 +45,10 @@ typing: ## mypy and pyright, both strict
 	@status=0; .venv/bin/python -m mypy || status=1; \
 	.venv/bin/python -m pyright --pythonpath .venv/bin/python || status=1; exit $$status
 
-bench: ## what a call costs, beside the peers and a bare future; what the policies reach, beside what is possible
+bench: ## what a call costs, what the policies reach, what the torch executor makes of a real model: with bounds
 	@scripts/venv.sh bench
-	@status=0; .venv-bench/bin/python benchmarks/overhead.py || status=1; \
-	.venv-bench/bin/python benchmarks/policies.py || status=1; exit $$status
+	@status=0; for each in overhead policies torch_embedding; do \
+	.venv-bench/bin/python benchmarks/$$each.py || status=1; done; exit $$status
 
 docs: ## draw the state diagram from the transition table, and the plots from the simulator
 	@scripts/venv.sh docs

@@ -227,6 +227,8 @@ def _dispatch(
         raise TypeError(f"{limit} needs cost=, a function that gives an item's cost, such as cost=len")
     if options["oversize"] == "split" and not costly:
         raise TypeError('oversize="split" needs max_batch_cost= (or CostLimit or PaddedCost in dispatch) and cost=')
+    if options["oversize"] == "split" and collation is not None:
+        raise TypeError('oversize="split" cuts lists and arrays, before any collation: cut large items in their caller')
     if options["oversize"] != "split" and options["join"] is not None:
         raise TypeError('join is for the parts of an item, which only oversize="split" makes: give both or none')
     usual: DispatchPolicy = SizeOrWait(max_wait) if max_wait else Greedy()

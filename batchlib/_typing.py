@@ -33,7 +33,7 @@ from typing import (
 
 if TYPE_CHECKING:
     from ._batched import Batched
-    from ._core._execution import Executor
+    from ._core._execution import Collation, Executor, ExecutorFactory
     from ._core._protocols import AdmissionPolicy, Clock, DispatchPolicy, Hook, Limit, OrderingPolicy
     from ._method import BatchedMethod
 

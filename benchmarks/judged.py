@@ -1,20 +1,28 @@
-"""What the sections of policies.py share: tables whose rows carry a verdict, and cells spread over processes."""
+"""What the benchmarks with verdicts share: tables whose rows carry one, the command, cells spread over processes."""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from overhead import render
 from sections import Check, Table
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
+Room = TypeVar("Room")
 
 
 @dataclass
@@ -32,6 +40,47 @@ class Judged(Table):
         self.checks += judged
         verdict = "" if not judged else "kept" if all(check.kept for check in judged) else "MISSED"
         self.rows.append([label, *figures, bound, verdict])
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "title": self.title,
+            "columns": self.columns,
+            "rows": self.rows,
+            "checks": [{**dataclasses.asdict(check), "kept": check.kept} for check in self.checks],
+            "records": self.records,
+        }
+
+
+def command(
+    description: str | None,
+    sections: Sequence[Callable[[Room], Judged]],
+    room: Callable[[bool], AbstractContextManager[Room]],
+) -> int:
+    """Runs the sections that the command line asks for, each in the room that `room(quick)` gives; the exit status."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="under a minute: fewer rows and repetitions, same bounds")
+    parser.add_argument("--json", metavar="FILE", help="write the tables and the figures behind them there too")
+    parser.add_argument("--only", metavar="N,N", help="only these sections, by number")
+    given = parser.parse_args()
+    numbers = [int(number) for number in given.only.split(",")] if given.only else range(1, len(sections) + 1)
+    start = time.monotonic()
+    tables: list[Judged] = []
+    with room(given.quick) as shared:
+        for number in numbers:
+            began = time.monotonic()
+            tables.append(sections[number - 1](shared))
+            print(f"{'':24}\r" if sys.stderr.isatty() else "", render(tables[-1]), sep="\n", flush=True)
+            print(f"   {time.monotonic() - began:.0f} s", flush=True)
+    checks = [check for table in tables for check in table.checks]
+    missed = [check for check in checks if not check.kept]
+    print(f"\n{len(checks) - len(missed)} of {len(checks)} bounds kept", end=" ")
+    print(f"in {time.monotonic() - start:.0f} s, load {os.getloadavg()[0]:.1f} at the end")
+    for check in missed:
+        print(f"MISSED  {check}")
+    if given.json:
+        report = {"quick": given.quick, "tables": [table.as_json() for table in tables]}
+        Path(given.json).write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if missed else 0
 
 
 class Workers:

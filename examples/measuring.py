@@ -3,15 +3,15 @@
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from batchlib import BatchEnded, BatchStarted, RequestEnded
-
-Item = Sequence[int]
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Run:
 
     name: str
     texts: int
-    vectors: list[np.ndarray] = field(default_factory=list)
+    vectors: list[Tensor] = field(default_factory=list)
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     sizes: list[int] = field(default_factory=list)
@@ -37,9 +37,13 @@ class Run:
         """Padding's share of the computed tokens."""
         return 1 - self.tokens / self.computed
 
+    def over(self, reference: "Run") -> float:
+        """How many times as many texts a CPU-second gave."""
+        return self.per_cpu_second / reference.per_cpu_second
+
     def difference(self, reference: "Run") -> float:
         """The greatest difference of any number in any vector."""
-        return float(np.abs(np.array(self.vectors) - np.array(reference.vectors)).max())
+        return float((torch.stack(self.vectors) - torch.stack(reference.vectors)).abs().max())
 
 
 class Meter:
@@ -54,7 +58,7 @@ class Meter:
         """For the progress bars: how many runs there will be."""
         self._runs_expected = runs
 
-    def measure(self, name: str, embed_all: Callable[[list[str]], list[np.ndarray]], texts: list[str]) -> Run:
+    def measure(self, name: str, embed_all: Callable[[list[str]], list[Tensor]], texts: list[str]) -> Run:
         run = self._run = Run(name, len(texts))
         self._runs_begun += 1
         title = f"run {self._runs_begun} of {self._runs_expected}: {name:<16}"
@@ -67,12 +71,12 @@ class Meter:
             run.seconds, run.cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         return run
 
-    def count(self, batch: list[Item]) -> None:
-        """Called with every batch that the model has done."""
-        self._run.sizes.append(len(batch))
-        self._run.tokens += sum(map(len, batch))
-        self._run.computed += len(batch) * max(map(len, batch))
-        self._bar.update(len(batch))
+    def count(self, size: int, tokens: int, computed: int) -> None:
+        """Called with every batch that the model is given: its texts, their tokens, and with padding."""
+        self._run.sizes.append(size)
+        self._run.tokens += tokens
+        self._run.computed += computed
+        self._bar.update(size)
 
     def hook(self, event: BatchStarted | BatchEnded | RequestEnded) -> None:
         """For `hooks=`: how long the requests of each batch have waited."""
@@ -95,7 +99,7 @@ def _line(run: Run, reference: Run) -> str:
     p50, p99 = (f"{p:.2f}" for p in np.percentile(run.queue_delays, [50, 99])) if run.queue_delays else "--"
     difference = "-" if run is reference else f"{run.difference(reference):.1e}"
     return (
-        f"{run.name:<16} {run.per_cpu_second:6.1f} {run.per_cpu_second / reference.per_cpu_second:5.2f}"
+        f"{run.name:<16} {run.per_cpu_second:6.1f} {run.over(reference):5.2f}"
         f" {run.texts / run.seconds:6.1f} {np.mean(run.sizes):5.1f} {max(run.sizes):4d} {run.waste:7.0%}"
         f" {p50:>7} {p99:>6} {difference:>9}"
     )

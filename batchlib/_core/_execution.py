@@ -118,9 +118,14 @@ class Collation(Protocol):
     usual_batch_cost: what `max_batch_cost="auto"` stands for; None where its items have no length.
     """
 
-    names: Sequence[str]
-    pads: bool
-    usual_batch_cost: float | None
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    @property
+    def pads(self) -> bool: ...
+
+    @property
+    def usual_batch_cost(self) -> float | None: ...
 
     def start(self, taken: Collection[str], function: str) -> Collator:
         """For one function. taken: those of `names` that it has. TypeError, naming it, if it cannot do with these."""

@@ -36,6 +36,8 @@ class Bisecting:
             raise
         except Exception as error:
             work = _after(error, requests)
+        finally:
+            del requests  # whoever has an error has this frame, too
         try:
             part = next(work)
             while True:
@@ -48,7 +50,7 @@ class Bisecting:
                 else:
                     part = work.send(outcomes)
         except StopIteration as finished:
-            outcomes = []  # as in `_after`
+            outcomes = part = []  # as in `_after`
             return finished.value  # type: ignore[no-any-return]
 
     async def run_async(self, requests: Sequence[Request]) -> Sequence[Any]:
@@ -58,6 +60,8 @@ class Bisecting:
             raise
         except Exception as error:
             work = _after(error, requests)
+        finally:
+            del requests  # whoever has an error has this frame, too
         try:
             part = next(work)
             while True:
@@ -70,7 +74,7 @@ class Bisecting:
                 else:
                     part = work.send(outcomes)
         except StopIteration as finished:
-            outcomes = []  # as in `_after`
+            outcomes = part = []  # as in `_after`
             return finished.value  # type: ignore[no-any-return]
 
 
@@ -100,4 +104,4 @@ def _after(failure: Exception, requests: Sequence[Request]) -> Generator[Sequenc
     try:
         return outcomes
     finally:  # the tracebacks of errors know this frame: a cycle would keep the items until a collection
-        del failure, raised, outcomes
+        del failure, raised, outcomes, requests

@@ -11,8 +11,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from .._batched import Batched, Configured, Live, start
+from .._batched import Batched, Configured
 from .._core._transitions import FINAL
+from .._live import Live, start
 from .._method import BatchedMethod
 from .._options import Given
 from ..policies import Greedy

@@ -197,6 +197,11 @@ def test_auto_is_for_collations_with_lengths() -> None:
         batched(max_batch_cost=5, collate=Padded(usual_batch_cost=None))
 
 
+def test_items_of_a_collation_are_not_cut() -> None:
+    with pytest.raises(TypeError, match=r"cut large items in their caller"):
+        batched(max_batch_cost=5, collate=Padded(), oversize="split")
+
+
 def test_the_class_instead_of_a_collation() -> None:
     with pytest.raises(TypeError, match=r"did you mean Padded\(\.\.\.\)"):
         batched(collate=Padded)  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from support import WITHOUT_TORCH
 
 import batchlib
 
@@ -13,6 +14,7 @@ WITH_EXAMPLES = [
     ".".join(path.relative_to(HOME.parent).with_suffix("").parts)
     for path in sorted(HOME.rglob("*.py"))
     if ">>> " in path.read_text() and path.name != "__init__.py"
+    if not (WITHOUT_TORCH and HOME / "torch" in path.parents)
 ]
 
 

@@ -6,6 +6,7 @@ import types
 from pathlib import Path
 
 import pytest
+from support import WITHOUT_TORCH
 
 import batchlib
 import batchlib.policies
@@ -13,6 +14,10 @@ import batchlib.protocols
 
 FACE = Path(batchlib.__file__)
 FACES = [batchlib, batchlib.policies, batchlib.protocols]
+if not WITHOUT_TORCH:
+    import batchlib.torch
+
+    FACES.append(batchlib.torch)
 
 
 def public_names(module: types.ModuleType) -> set[str]:

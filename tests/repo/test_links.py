@@ -10,6 +10,7 @@ PAGES = [
     *ROOT.glob("*.md"),
     *sorted((ROOT / "docs").rglob("*.md")),
     *ROOT.glob("*/README.md"),
+    *ROOT.glob("examples/*/README.md"),
     *ROOT.glob("batchlib/*/*.md"),
 ]
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -78,9 +78,12 @@ def test_metadata(metadata: email.message.Message) -> None:
         "demo",
         "docs",
         "lint",
+        "recipes",
         "simulation",
         "test",
+        "test-torch",
         "testing",
+        "torch",
         "trio",
         "uvloop",
     }

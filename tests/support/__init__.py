@@ -2,5 +2,6 @@
 
 from .clock import VirtualClock
 from .held import Held, waiting_for
+from .torchless import WITHOUT_TORCH
 
-__all__ = ["Held", "VirtualClock", "waiting_for"]
+__all__ = ["WITHOUT_TORCH", "Held", "VirtualClock", "waiting_for"]

@@ -1,0 +1,129 @@
+"""What all collations share: names for what a function may be given, and the way from its result to rows."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._core._execution import Collated, Copy
+from ..errors import BatchContractError
+from ..executors._outcomes import split
+from ..executors._rows import rows_of
+from ._items import Item, place
+from ._structure import LEAF, flatten, holds_rows
+
+Paths = frozenset[str] | None
+"""Places in a structure; None for every place."""
+
+
+def paths(option: str, given: object) -> Paths:
+    """From what a parameter like `unpad=` may be: a bool, a path or several."""
+    if isinstance(given, bool):
+        return None if given else frozenset()
+    if isinstance(given, str):
+        return frozenset([given])
+    if isinstance(given, Iterable):
+        wanted = frozenset(given)
+        if all(isinstance(path, str) for path in wanted):
+            return wanted
+    raise TypeError(f"{option} must be a path in a structure, like 'logits' or '[0].mask', or several, not {given!r}")
+
+
+def parameter_names(**switches: object) -> dict[str, str]:
+    """What to give a function, by the name of its parameter; a switch is True, another name, or False."""
+    named: dict[str, str] = {}
+    for what, switch in switches.items():
+        if not isinstance(switch, bool | str):
+            raise TypeError(f"{what}= must be True, False or the name of a parameter, not {switch!r}")
+        name = what if switch is True else switch
+        if name is False:
+            continue
+        if not name.isidentifier() or name in named:
+            raise ValueError(f"{what}= must be the name of a parameter that nothing else has, not {switch!r}")
+        named[name] = what
+    return named
+
+
+def refuse_unless_told(collation: str, function: str, needed: Collection[str], taken: Collection[str]) -> None:
+    """TypeError for a function that takes none of what tells it where each item is."""
+    if needed and not set(needed) & set(taken):
+        raise TypeError(
+            f"{function} takes none of the parameters {', '.join(needed)}, so it cannot tell where each item of a "
+            f"batch is: give it one, or switch them off by name where it needs none: collate={collation}"
+        )
+
+
+def columns_of(items: Sequence[Any], rows: int | None) -> tuple[Item, list[tuple[Any, ...]]]:
+    """The first of a batch's items, and for each leaf that of all items and of the fillers, which repeat the first."""
+    opened = [item if type(item) is Item else Item((item,), LEAF) for item in items]
+    if rows is not None:
+        if rows < len(items):
+            raise ValueError(f"rows must be at least the number of items: {len(items)}, not {rows}")
+        opened += [opened[0]] * (rows - len(items))
+    return opened[0], list(zip(*[item.leaves for item in opened], strict=True))
+
+
+def one_or_each(values: list[Any]) -> Any:
+    """What belongs to a parameter: alone if there is one, in a tuple if there are several."""
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def outcomes(
+    result: Any,
+    collated: Collated,
+    copy: Copy,
+    *,
+    along: Paths = frozenset(),
+    cut: Callable[[str, Any], list[Any]] | None = None,
+) -> Sequence[Any]:
+    """One outcome per item: of a list, its elements; of anything else, the rows of each of its leaves.
+
+    along: the leaves that `cut` makes rows of, from their path and what they are; the others have rows on axis 0.
+    """
+    if isinstance(result, list):
+        return split(result, collated.rows, copy)[: collated.size]
+    leaves, structure = flatten(result, lists=True)
+    if structure is LEAF and not holds_rows(result) and not isinstance(result, tuple):
+        return split(result, collated.rows, copy)[: collated.size]  # says what it is, unless it is another sequence
+    where = structure.paths
+    if along and not along <= set(where):
+        missing = ", ".join(sorted(along - set(where)))
+        raise BatchContractError(f"unpad= and unpack= must name leaves of the result: {missing} is none of {where}")
+    if not any(holds_rows(leaf) for leaf in leaves):
+        raise BatchContractError(
+            f"the function must give back a list of one outcome per item, or tensors with a row for each: "
+            f"{collated.rows}; it gave a {type(result).__name__} without a tensor or array in it"
+        )
+    columns: list[list[Any]] = []
+    for path, leaf in zip(where, leaves, strict=True):
+        if not holds_rows(leaf):
+            columns.append([_constant(path, leaf)] * collated.size)
+        elif cut is not None and (along is None or path in along):
+            columns.append(cut(path, leaf))
+        else:
+            columns.append(_rows(path, leaf, collated, copy))
+    if structure is LEAF:
+        return columns[0]
+    return [structure.rebuild(row) for row in zip(*columns, strict=True)]
+
+
+def _rows(path: str, leaf: Any, collated: Collated, copy: Copy) -> list[Any]:
+    if not leaf.shape or leaf.shape[0] != collated.rows:
+        raise BatchContractError(
+            f"each tensor of the result must have one row per item on axis 0: {collated.rows}; "
+            f"{place(path, 'it')} has shape {tuple(leaf.shape)}"
+        )
+    return rows_of(leaf[: collated.size], copy)
+
+
+def _constant(path: str, leaf: Any) -> Any:
+    if leaf is None or isinstance(leaf, str | bytes | numbers.Number | np.generic | torch.dtype | torch.device):
+        return leaf
+    raise BatchContractError(
+        f"a {type(leaf).__name__} cannot be split into rows: {place(path, 'it')} must be a tensor or array; return "
+        f"only what callers need, or a list of one outcome per item"
+    )

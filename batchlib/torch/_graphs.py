@@ -1,0 +1,85 @@
+"""Recorded runs, one for each shape of batch: a replay costs the host one call, however many kernels it starts.
+
+A graph reads the memory it was recorded with and overwrites its own results, so inputs are copied to where it reads
+and results to where nothing overwrites them: a few kernels, on the stream that replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .._core._execution import Collated
+from ._device import CaptureFailed, Device, Graph
+from ._structure import Structure, flatten, map_leaves
+
+
+class Graphs:
+    """Records a function for each shape of its inputs when it first comes, and replays it from then on.
+
+    Used in the device's worker thread only. What cannot be recorded is called as it is, for good: `reasons` says why,
+    by the shape.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.reasons: dict[Hashable, str] = {}
+        self._device = device
+        self._recorded: dict[Hashable, _Recorded] = {}
+
+    def run(self, call: Callable[[Collated], Any], inputs: Collated, key: Hashable = None) -> Any:
+        """What `call(inputs)` gives.
+
+        A shape that comes first runs twice, since the function is warmed up before it is recorded.
+
+        key: what beside the shapes of the tensors and the values of the other inputs tells one call from another.
+        """
+        leaves, structure = flatten((tuple(inputs.args), dict(inputs.extras)))
+        shape = (key, inputs.rows, inputs.bucket, structure, tuple([_fixed(leaf) for leaf in leaves]))
+        try:
+            if shape in self.reasons:
+                return call(inputs)
+        except TypeError:  # a list of strings cannot be known again
+            return call(inputs)
+        recorded = self._recorded.get(shape)
+        if recorded is None:
+            try:
+                recorded = self._recorded[shape] = self._record(call, inputs, leaves, structure)
+            except CaptureFailed as error:
+                self.reasons[shape] = str(error)
+                return call(inputs)
+        else:
+            for target, source in zip(recorded.reads, filter(_is_tensor, leaves), strict=True):
+                target.copy_(source)
+        recorded.graph.replay()
+        return map_leaves(_kept, recorded.graph.result, lists=True)
+
+    def _record(
+        self, call: Callable[[Collated], Any], inputs: Collated, leaves: list[Any], structure: Structure
+    ) -> _Recorded:
+        own = [_kept(leaf) for leaf in leaves]
+        args, extras = structure.rebuild(own)
+        graph = self._device.capture(partial(call, replace(inputs, args=args, extras=extras)))
+        return _Recorded(graph, list(filter(_is_tensor, own)))
+
+
+class _Recorded(NamedTuple):
+    graph: Graph
+    reads: list[Tensor]
+    """Its inputs."""
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor)
+
+
+def _fixed(leaf: Any) -> Hashable:
+    """What a recording depends on."""
+    return (leaf.dtype, tuple(leaf.shape)) if isinstance(leaf, Tensor) else (type(leaf), leaf)
+
+
+def _kept(leaf: Any) -> Any:
+    return leaf.clone() if isinstance(leaf, Tensor) else leaf

@@ -1,0 +1,156 @@
+"""What a caller hands in, checked and taken apart; whatever is wrong with it is said here, where only they hear it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ._structure import LEAF, Leaf, Structure, flatten
+
+NUMERIC = "biufc"  # kinds of NumPy's dtypes: booleans and numbers
+
+
+class Item(NamedTuple):
+    """An item taken apart. A nested one is queued like this; a bare leaf is queued as it is."""
+
+    leaves: tuple[Leaf, ...]
+    structure: Structure
+
+    @property
+    def queued(self) -> Any:
+        return self.leaves[0] if self.structure is LEAF else self
+
+    def place(self, index: int) -> str:
+        """Where a leaf is, for messages."""
+        return place(self.structure.paths[index], "the item")
+
+
+class Examples:
+    """What `like=` asks of the items: an item for one batched parameter, a tuple of items for several."""
+
+    def __init__(self, like: Any) -> None:
+        self._like = like
+        self._opened: dict[int, list[Item]] = {}
+
+    def of(self, count: int) -> list[Item]:
+        """One for each of so many parameters. TypeError if `like=` has another number."""
+        if count not in self._opened:
+            likes = [self._like] if count == 1 else self._like
+            if count > 1 and (not isinstance(likes, tuple) or len(likes) != count):
+                raise TypeError(f"like= must be a tuple of {count} items, one per batched parameter, not {likes!r}")
+            self._opened[count] = [open_item(each) for each in likes]
+        return self._opened[count]
+
+
+def place(path: str, whole: str) -> str:
+    return f"`{path}`" if path else whole
+
+
+def open_items(args: tuple[Any, ...], examples: Examples | None) -> list[Item]:
+    """The items of one call. TypeError or ValueError, naming the place, for one that nothing can be made of."""
+    if examples is None:
+        return [open_item(arg) for arg in args]
+    return [open_item(arg, example) for arg, example in zip(args, examples.of(len(args)), strict=True)]
+
+
+def open_item(value: Any, example: Item | None = None) -> Item:
+    """`value` may be one that was queued."""
+    if type(value) is torch.Tensor and value.layout is torch.strided:
+        item = Item((value,), LEAF)
+    elif type(value) is Item:
+        item = value
+    elif type(value) is list:
+        like = example.leaves[0] if example and example.structure is LEAF else None
+        item = Item((_from_list(value, "the item", False, like),), LEAF)
+    else:
+        leaves, structure = flatten(value)
+        arrays = any(isinstance(leaf, np.ndarray) for leaf in leaves)
+        arrays = arrays and not any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+        likes: Sequence[Any] = example.leaves if example and example.structure == structure else [None] * len(leaves)
+        checked = [
+            _checked(leaf, place(path, "the item"), arrays, like)
+            for leaf, path, like in zip(leaves, structure.paths, likes, strict=True)
+        ]
+        item = Item(tuple(checked), structure)
+    if example is not None:
+        _compare(item, example)
+    return item
+
+
+def leaf_key(leaf: Leaf) -> Hashable:
+    """What leaves must have in common to be stacked."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, leaf.device, leaf.shape
+    return (leaf.dtype, None, leaf.shape) if isinstance(leaf, np.ndarray) else None
+
+
+def part_key(leaf: Leaf, dim: int) -> Hashable:
+    """What leaves must have in common that may differ along `dim`."""
+    shape = leaf.shape
+    return leaf.dtype, leaf.device if isinstance(leaf, torch.Tensor) else None, shape[:dim], shape[dim + 1 :]
+
+
+def _checked(leaf: Leaf, where: str, arrays: bool, like: Leaf) -> Leaf:
+    """A leaf as it is queued: numbers and lists of numbers become arrays beside arrays, otherwise tensors."""
+    if isinstance(leaf, torch.Tensor):
+        if leaf.layout is not torch.strided:
+            raise TypeError(f"only dense tensors can be collated: {where} is {leaf.layout}; call .to_dense() on it")
+        return leaf
+    if isinstance(leaf, np.ndarray):
+        if leaf.dtype.kind not in NUMERIC:
+            raise TypeError(f"only arrays of numbers can be collated: {where} has dtype {leaf.dtype}")
+        return leaf
+    if isinstance(leaf, list):
+        return _from_list(leaf, where, arrays, like)
+    if isinstance(leaf, bool | int | float | complex | np.number | np.bool_):
+        return _from_numbers(leaf, where, arrays)
+    return leaf
+
+
+def _from_list(values: list[Any], where: str, arrays: bool, like: Leaf) -> Leaf:
+    leaf = _from_numbers(values, where, arrays)
+    if 0 in leaf.shape:  # nothing in it tells its dtype: whole numbers, like token ids, unless an example says better
+        if isinstance(leaf, np.ndarray):
+            return leaf.astype(like.dtype if isinstance(like, np.ndarray) else np.int64)
+        return leaf.to(like.dtype if isinstance(like, torch.Tensor) else torch.int64)
+    return leaf
+
+
+def _from_numbers(values: Any, where: str, arrays: bool) -> Leaf:
+    try:
+        array = np.array(values)
+    except ValueError as error:
+        raise ValueError(f"a list must have the same number of elements at each depth: {where} has not") from error
+    if array.dtype.kind not in NUMERIC:
+        raise TypeError(f"a list must hold numbers that fit 64 bits: {where} does not; a tuple may hold anything")
+    if arrays:
+        return array
+    tensor = torch.from_numpy(array)
+    if array.dtype == np.float64 and _is_plain(values):  # Python's own floats have no dtype to be kept
+        return tensor.to(torch.get_default_dtype())
+    return tensor
+
+
+def _is_plain(values: Any) -> bool:
+    while isinstance(values, list | tuple) and values:
+        values = values[0]
+    return not hasattr(values, "dtype")
+
+
+def _compare(item: Item, example: Item) -> None:
+    if item.structure != example.structure:
+        raise TypeError(f"the item must be a {example.structure!r}, like like=; it is a {item.structure!r}")
+    for index, (leaf, like) in enumerate(zip(item.leaves, example.leaves, strict=True)):
+        if _kind(leaf) != _kind(like):
+            raise TypeError(f"{item.place(index)} must be {_kind(like)}, like like=; it is {_kind(leaf)}")
+
+
+def _kind(leaf: Leaf) -> str:
+    if isinstance(leaf, torch.Tensor):
+        return f"a {leaf.dtype} tensor of {leaf.ndim} dimensions"
+    if isinstance(leaf, np.ndarray):
+        return f"a {leaf.dtype} array of {leaf.ndim} dimensions"
+    return f"a {type(leaf).__name__}"

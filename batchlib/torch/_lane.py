@@ -1,0 +1,172 @@
+"""One device at work for one batcher: its thread, the way to it, and the buffers that no batch has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .._core._execution import BatchFunction, Collated, Copy
+from .._core._request import Request
+from ._device import Device, device_of
+from ._graphs import Graphs
+from ._memory import is_fatal
+from ._ring import Buffers, Direct, Pipeline, pipeline_for
+from ._structure import ATOMS, flatten
+from ._worker import Worker
+
+if TYPE_CHECKING:
+    from ._executor import TorchExecutor
+
+_MODES: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "grad": torch.enable_grad,
+}
+
+
+class Lane:
+    """One device of an executor.
+
+    The device is looked for when the first batch comes: a process that forks before that has not touched any. The
+    fields below belong to the executor, which reads and writes them under its lock.
+    """
+
+    def __init__(self, options: TorchExecutor, wanted: Any, name: str) -> None:
+        self.busy = 0  # batches on it
+        self.room = 1  # how many there may be
+        self.reserved = 0  # batches that wait to be the only one
+        self.told = False  # somebody has been told that the device is lost
+        self.lost: BaseException | None = None  # the device's last words; set once, in any thread
+        self._options = options
+        self._wanted = wanted
+        self._order: Any = options.launch_order or nullcontext()
+        self._unused: list[Buffers] = []
+        self._device: Device | None = None
+        self._pipeline: Direct | Pipeline | None = None
+        self.worker = Worker(f"batchlib-{name}-device", self._enter)
+
+    @property
+    def free(self) -> bool:
+        """Whether it takes one more batch."""
+        return self.busy < self.room and not self.reserved
+
+    @property
+    def place(self) -> object:
+        """Where it is, for messages."""
+        return self._wanted if self._device is None else self._device.place
+
+    def open(self) -> None:
+        """Finds the device and begins its thread. Raises what finding it raises."""
+        if self._pipeline is None:
+            self.worker.run(_nothing)
+
+    def _enter(self) -> None:
+        """In the new thread: sets what is the thread's own."""
+        options = self._options
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        pipeline = self._pipeline
+        if pipeline is None:
+            device = self._device = device_of(self._wanted)
+            graphs = Graphs(device) if options.cuda_graphs else None
+            self.room = options.in_flight or (2 if device.staged else 1)
+            pipeline = pipeline_for(device, results=options.results, graphs=graphs)
+        pipeline.enter()
+        self._pipeline = pipeline
+
+    def run(self, function: BatchFunction, requests: Sequence[Request], rows: int | None) -> Sequence[Any]:
+        """One run of the function for these, with so many rows: the outcomes. In any thread."""
+        pipeline = self._pipeline
+        assert pipeline is not None
+        buffers = self._unused.pop() if self._unused else pipeline.buffers()
+        try:
+            collated = pipeline.stage(
+                buffers, lambda allocate: function.collate(requests, rows=rows, allocate=allocate)
+            )
+            self.worker.run(self._launch, buffers, partial(self._call, function, requests), requests[0].group)
+            return self._outcomes(function, pipeline.finish(buffers), collated)
+        except Exception as error:
+            self.lose_if_fatal(error)
+            raise
+        finally:
+            if self.lost is None:
+                pipeline.clear(buffers)
+                self._unused.append(buffers)
+
+    def _launch(self, buffers: Buffers, call: Callable[[Collated], Any], key: Hashable) -> None:
+        """In the worker thread."""
+        assert self._pipeline is not None
+        with self._order:
+            if self.lost is not None:
+                raise RuntimeError("the device was lost before this batch came to it")
+            try:
+                self._pipeline.launch(buffers, call, key)
+            except Exception as error:
+                self.lose_if_fatal(error)  # here, so that the next batch touches the device no more
+                raise
+
+    def _call(self, function: BatchFunction, requests: Sequence[Request], collated: Collated) -> Any:
+        """Modes and autocast are entered anew for each batch: a function may leave others behind, and autocast keeps
+        its copies of the weights, which may be replaced, until its end."""
+        assert self._device is not None
+        with _MODES[self._options.mode](), self._cast():
+            return function.call(requests, collated)
+
+    def _cast(self) -> Any:
+        assert self._device is not None
+        dtype = self._options.autocast
+        return nullcontext() if dtype is None else torch.autocast(self._device.place.type, dtype)
+
+    def lose_if_fatal(self, error: BaseException) -> bool:
+        """Takes note if the error says that the device is lost; whether it is."""
+        options = self._options
+        if self.lost is None and is_fatal(error, options.fatal) and not isinstance(error, options.oom):
+            self.lost = error
+        return self.lost is not None
+
+    def _outcomes(self, function: BatchFunction, result: Any, collated: Collated) -> Sequence[Any]:
+        """The result taken apart. Nothing is given away of memory that the next batch writes to."""
+        assert self._device is not None
+        copy = True if self._device.staged and self._options.results != "device" else self._options.copy
+        listed = isinstance(result, list) or (isinstance(result, tuple) and function.collator is None)
+        if copy is not False and listed:
+            result = [_owned(outcome, copy) for outcome in result]
+        return function.uncollate(result, collated, copy)
+
+    def release(self) -> None:
+        """Gives back memory that is kept for later: buffers as large as what did not fit, and the device's own."""
+        assert self._device is not None
+        self._unused.clear()
+        self.worker.run(self._device.release_cache)
+
+
+def _nothing() -> None: ...
+
+
+def _owned(outcome: Any, copy: Copy) -> Any:
+    """An outcome that a function gave in a list, its tensors and arrays made to own their memory."""
+    if isinstance(outcome, torch.Tensor):
+        return _owned_leaf(copy, outcome)
+    if isinstance(outcome, ATOMS) or (isinstance(outcome, list) and outcome and isinstance(outcome[0], ATOMS)):
+        return outcome  # nothing in it to look for, and perhaps very many of them
+    leaves, structure = flatten(outcome, lists=True)
+    owned = [_owned_leaf(copy, leaf) for leaf in leaves]
+    same = all([mine is leaf for mine, leaf in zip(owned, leaves, strict=True)])
+    return outcome if same else structure.rebuild(owned)
+
+
+def _owned_leaf(copy: Copy, leaf: Any) -> Any:
+    """Unlike a row that is alone in its batch, it must fill its memory: what is beside it may be somebody else's."""
+    if isinstance(leaf, torch.Tensor):
+        if leaf.layout is not torch.strided:
+            return leaf
+        own = leaf.untyped_storage().nbytes() <= leaf.nbytes and not leaf.is_inference()
+        return leaf if own and copy == "auto" else leaf.clone()
+    if isinstance(leaf, np.ndarray):
+        return leaf if leaf.base is None and copy == "auto" else leaf.copy()
+    return leaf

@@ -1,0 +1,196 @@
+"""Out of memory, and devices that are gone: telling them apart, letting go of memory, remembering what fits.
+
+An exception keeps its frames and the frames keep their tensors, so nothing can be freed, and no smaller batch tried,
+while one is around that has not been scrubbed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import ExecutorLost
+
+Kinds = tuple[type[BaseException], ...]
+
+_NO_MEMORY: Kinds = (MemoryError, torch.OutOfMemoryError)
+# The CPU's allocator, cuBLAS and cuDNN have no class of their own for it.
+_NO_MEMORY_TEXTS = (
+    "out of memory",
+    "can't allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+_LOST: Kinds = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))  # since torch 2.8
+_LOST_TEXTS = (
+    "device-side assert",
+    "illegal memory access",
+    "illegal instruction",
+    "misaligned address",
+    "unspecified launch failure",
+    "uncorrectable ECC",
+)
+# Refused before anything ran: the device goes on. An empty tensor can bring about the first.
+_HARMLESS_TEXTS = ("invalid configuration argument", "invalid argument", "invalid device function", "no kernel image")
+
+_OBJECT: Any = AttributeError.__dict__["obj"]  # a subclass may hide it
+
+_FIRST_PATIENCE, _LAST_PATIENCE = 16, 1024  # parts at the limit that must run before the limit is raised
+_MOST_BUCKETS = 256
+
+
+def is_out_of_memory(error: BaseException, more: Kinds = ()) -> bool:
+    """Whether it, or what it came from, says that memory ran out. more: further classes that say so."""
+    return _any(error, lambda each: isinstance(each, more) or _says_no_memory(each))
+
+
+def is_fatal(error: BaseException, more: Kinds = ()) -> bool:
+    """Whether it, or what it came from, says that the device is lost: every later call would fail with it.
+
+    more: further classes that say so. Out of memory is not fatal.
+    """
+    return _any(error, lambda each: isinstance(each, more) or _says_lost(each))
+
+
+def _says_no_memory(error: BaseException) -> bool:
+    if isinstance(error, _NO_MEMORY):
+        return True
+    return isinstance(error, RuntimeError) and _has(error, _NO_MEMORY_TEXTS)
+
+
+def _says_lost(error: BaseException) -> bool:
+    if _says_no_memory(error) or not isinstance(error, RuntimeError):
+        return False
+    return _has(error, _LOST_TEXTS) or (isinstance(error, _LOST) and not _has(error, _HARMLESS_TEXTS))
+
+
+def _has(error: BaseException, texts: tuple[str, ...]) -> bool:
+    try:
+        said = str(error)
+    except Exception:  # a foreign class
+        return False
+    return any(text in said for text in texts)
+
+
+def _any(error: BaseException, says: Callable[[BaseException], bool]) -> bool:
+    return any(says(each) for each in _related(error, hidden=False))
+
+
+def _related(error: BaseException, *, hidden: bool) -> Iterator[BaseException]:
+    """The error and what it came from. hidden: also what `raise ... from None` has put out of sight."""
+    found: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while found:
+        each = found.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, ExecutorLost) and not hidden:  # another executor's end, and not what brought it about here
+            continue
+        found.append(each.__cause__)
+        if hidden or not each.__suppress_context__:
+            found.append(each.__context__)
+        if isinstance(each, BaseExceptionGroup):
+            found.extend(each.exceptions)
+
+
+def scrub(error: BaseException) -> None:
+    """Has it and what it came from forget the local variables of every frame that has ended. Their texts stay."""
+    for each in _related(error, hidden=True):
+        traceback.clear_frames(each.__traceback__)
+        if isinstance(each, AttributeError):
+            _OBJECT.__set__(each, None)  # what had no such attribute, perhaps a tensor
+
+
+def attempt(function: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
+    """Calls it: what it gave, or the error that it raised, scrubbed.
+
+    The error is returned, since a traceback would also collect the frames through which it is raised on. This frame,
+    which has not ended, is taken out of it; but whoever has a frame has those below it (`f_back`), up to the thread's
+    first, so callers must let go of what they hold, too, before they return with an error.
+    """
+    try:
+        return function(*args), None
+    except BaseException as error:
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+        scrub(error)
+        del function, args
+        return None, error
+
+
+@dataclass(slots=True)
+class _Limit:
+    rows: int
+    failed: int  # the largest number that has failed
+    patience: int = _FIRST_PATIENCE
+    successes: int = 0
+    raised: bool = False  # `rows` is a trial
+
+
+class Limits:
+    """How many rows of each bucket fit into memory; thread-safe.
+
+    A failure halves the limit. Runs of as many rows as the limit allows raise it again, since what took the memory may
+    be gone: doubled after `patience` of them, and forgotten once the largest number that ever failed has held for as
+    long. A trial that fails doubles the patience, so in a world that does not change the trials become rare.
+
+    Every method is O(1).
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._limits: dict[Hashable, _Limit] = {}
+
+    def __len__(self) -> int:
+        """Buckets that have a limit."""
+        return len(self._limits)
+
+    def allowed(self, bucket: Hashable) -> int:
+        """How many rows may be tried at once."""
+        limit = self._limits.get(bucket)
+        return sys.maxsize if limit is None else limit.rows
+
+    def failed(self, bucket: Hashable, rows: int) -> None:
+        """So many rows did not fit. One that does not fit by itself tells nothing of others: its limit is forgotten."""
+        with self._lock:
+            limit = self._limits.get(bucket)
+            if rows == 1:
+                self._limits.pop(bucket, None)
+            elif limit is None:
+                if len(self._limits) == _MOST_BUCKETS:
+                    del self._limits[next(iter(self._limits))]
+                self._limits[bucket] = _Limit(rows // 2, rows)
+            else:
+                limit.rows = min(limit.rows, rows // 2)
+                limit.failed = max(limit.failed, rows)
+                limit.successes = 0
+                if limit.raised:
+                    limit.patience = min(2 * limit.patience, _LAST_PATIENCE)
+                limit.raised = False
+
+    def succeeded(self, bucket: Hashable, rows: int) -> None:
+        """So many rows did fit."""
+        if not self._limits:  # nearly always
+            return
+        with self._lock:
+            limit = self._limits.get(bucket)
+            if limit is None or rows < limit.rows:  # fewer than are allowed say nothing of more
+                return
+            limit.successes += 1
+            if limit.successes < limit.patience:
+                return
+            limit.successes = 0
+            if limit.raised:
+                limit.patience = _FIRST_PATIENCE  # the world has changed
+            if limit.rows >= limit.failed:
+                del self._limits[bucket]
+            else:
+                limit.rows = min(2 * limit.rows, limit.failed)
+                limit.raised = True

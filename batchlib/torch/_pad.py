@@ -1,0 +1,260 @@
+"""Items of different lengths in one batch: filled up to the longest, or to one of a few lengths."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from .._core._execution import Accepted, Allocate, Collated, Copy
+from ..errors import BatchContractError, ItemTooLarge
+from ..policies.structures._counts import checked_count
+from ._collation import columns_of, one_or_each, outcomes, parameter_names, paths, refuse_unless_told
+from ._items import Examples, Item, open_items, place
+from ._leaves import beside, padded, stacked
+from ._lengths import Measured, measure, stretch
+from ._unpad import Side, checked_side, cut
+
+
+@dataclass(eq=False)
+class pad:
+    """Pads items to the longest of their batch on one dimension, and tells the function where they are.
+
+    Items are what `stack` takes, lists of token ids among them. The function gets for a batched parameter one tensor
+    (rows, length, ...), and by name, where it has such parameters: `mask` (rows, length), true where the item is, and
+    `lengths` (rows,), whole numbers. With several batched parameters these two are tuples.
+
+    value: what is filled in: a number, or a mapping from paths of leaves, like "input_ids", to numbers; 0 for others. A
+        dtype that cannot hold it is a TypeError at the call.
+    side: where: "right" or "left".
+    dim: the dimension of an item that is padded; leaves of fewer dimensions are stacked. The padded leaves of an item
+        must be equally long, which is a ValueError at the call otherwise.
+    multiple_of: the padded length is a multiple of it. None: of 1.
+    sizes: the lengths to which batches are padded, the smallest that holds the longest item. A longer item is an
+        ItemTooLarge at the call. None for any length. Together with `multiple_of` it is a TypeError.
+    mask, lengths: False switches one off, a string is another name for it. A function that takes neither, unless both
+        are off, is a TypeError at decoration: it would take padding for items.
+    only: paths of the leaves that are padded. None for all that have the dimension.
+    unpad: what the function gives back is padded too: each row is cut to its item's length, which is that of the first
+        parameter that is padded. True for all of the result, or the paths in it.
+    like: as for `stack`.
+
+    >>> import torch
+    >>> from batchlib import batched
+    >>> from batchlib.torch import pad
+    >>> @batched(collate=pad(), max_batch_cost=1024)
+    ... def mean(values, mask, lengths):
+    ...     return (values * mask).sum(1) / lengths
+    >>> mean.call([1.0, 2.0])
+    tensor(1.5000)
+    """
+
+    value: float | Mapping[str, float] = 0
+    _: KW_ONLY
+    side: Side = "right"
+    dim: int = 0
+    multiple_of: int | None = None
+    sizes: Sequence[int] | None = None
+    mask: bool | str = True
+    lengths: bool | str = True
+    only: str | Sequence[str] | None = None
+    unpad: bool | str | Sequence[str] = False
+    like: Any = None
+    names: Sequence[str] = field(init=False, repr=False)
+    pads: bool = field(default=True, init=False, repr=False)
+    usual_batch_cost: float | None = field(default=1024, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        checked_side(self.side)
+        if type(self.dim) is not int or self.dim < 0:
+            raise ValueError(f"dim must be a whole number >= 0, counted from the first dimension, not {self.dim!r}")
+        if self.multiple_of is not None:
+            self.multiple_of = checked_count("multiple_of", self.multiple_of)
+            if self.sizes is not None:
+                raise TypeError("give sizes= or multiple_of=, not both: each of them says what lengths are padded to")
+        if self.sizes is not None:
+            self.sizes = tuple(sorted({checked_count("sizes", size) for size in self.sizes}))
+            if not self.sizes:
+                raise ValueError("sizes must hold at least one length; None allows any")
+        for value in self.value.values() if isinstance(self.value, Mapping) else [self.value]:
+            if not isinstance(value, int | float | complex):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"value must be a number or a mapping from paths to numbers, not {self.value!r}")
+        paths("only", True if self.only is None else self.only)
+        paths("unpad", self.unpad)
+        self.names = tuple(parameter_names(mask=self.mask, lengths=self.lengths))
+
+    def start(self, taken: Collection[str], function: str) -> PadCollator:
+        refuse_unless_told("pad(mask=False, lengths=False)", function, self.names, taken)
+        return PadCollator(self, taken)
+
+
+class _Batch(NamedTuple):
+    """What `uncollate` has to know of a batch: the first parameter that was padded."""
+
+    lengths: Sequence[int]
+    longest: int
+
+
+class PadCollator:
+    """Remembers nothing of a batch."""
+
+    def __init__(self, options: pad, taken: Collection[str]) -> None:
+        self._options = options
+        self._dim = options.dim
+        self._fills = options.value != 0  # a 0 can be held by every dtype
+        self._left = options.side == "left"
+        self._only = paths("only", True if options.only is None else options.only)
+        self._unpad = paths("unpad", options.unpad)
+        self._examples = None if options.like is None else Examples(options.like)
+        named = parameter_names(mask=options.mask, lengths=options.lengths)
+        self._extras = {name: what for name, what in named.items() if name in taken}
+        self.lengths_of_buckets: Sequence[int] = options.sizes or ()
+        self.fixed_shapes = bool(options.sizes or options.multiple_of)
+
+    def accept(self, args: tuple[Any, ...]) -> Accepted:
+        items = open_items(args, self._examples)
+        measured = [self._measured(item) for item in items]
+        lengths = [each.length for each in measured if each.length is not None]
+        if not lengths or (self._only is not None and not self._only <= _leaves(items)):
+            raise TypeError(self._unpaddable(_leaves(items)))
+        keys = [each.key for each in measured]
+        length = sum([self._padded_length(length) for length in lengths])
+        return Accepted(tuple([item.queued for item in items]), one_or_each(keys), length)
+
+    def collate(
+        self, columns: Sequence[list[Any]], *, rows: int | None = None, allocate: Allocate | None = None
+    ) -> Collated:
+        size = len(columns[0])
+        batched: list[Any] = []
+        extras: dict[str, list[Any]] = {name: [] for name in self._extras}
+        shapes: list[Any] = []
+        note: _Batch | None = None
+        with torch.set_grad_enabled(torch.is_grad_enabled() and allocate is None):
+            for items in columns:
+                first, leaves = columns_of(items, rows)
+                key, ragged, length = measure(first, self._dim, self._only)
+                own, longest, lead = self._lengths(leaves, ragged)
+                batched.append(first.structure.rebuild(self._joined(first, leaves, ragged, longest, allocate)))
+                shapes.append((key, longest))
+                for name, what in self._extras.items():
+                    told = None if length is None else self._told(what, own, longest)
+                    extras[name].append(None if told is None else beside(told, lead, allocate))
+                if note is None and length is not None:
+                    note = _Batch(own[:size], longest)
+        return Collated(
+            tuple(batched),
+            {name: one_or_each(each) for name, each in extras.items()},
+            size,
+            rows or size,
+            tuple(shapes),
+            note,
+        )
+
+    def uncollate(self, result: Any, collated: Collated, copy: Copy) -> Sequence[Any]:
+        batch: _Batch = collated.note
+
+        def unpadded(path: str, leaf: Any) -> list[Any]:
+            shape = tuple(leaf.shape)
+            if len(shape) < self._dim + 2 or shape[0] != collated.rows or shape[self._dim + 1] != batch.longest:
+                raise BatchContractError(
+                    f"unpad= needs {collated.rows} rows on axis 0 and the padded length on axis {self._dim + 1}: "
+                    f"{batch.longest}; {place(path, 'the result')} has shape {shape}"
+                )
+            return cut(leaf, batch.lengths, side=self._options.side, dim=self._dim, copy=copy)
+
+        return outcomes(result, collated, copy, along=self._unpad, cut=unpadded)
+
+    def stretched(self, args: tuple[Any, ...], length: int) -> tuple[Any, ...]:
+        """Accepted items made so long, by cropping or repeating what they hold."""
+        items = open_items(args, self._examples)
+        return tuple([stretch(item, self._dim, length, self._only).queued for item in items])
+
+    def row_length(self, args: tuple[Any, ...]) -> int:
+        """How long the row of such items is when they are alone."""
+        lengths = [self._measured(item).length for item in open_items(args, self._examples)]
+        return sum([self._padded_length(length) for length in lengths if length is not None])
+
+    def _measured(self, item: Item) -> Measured:
+        measured = measure(item, self._dim, self._only)
+        if self._fills:
+            for index, leaf in enumerate(item.leaves):
+                value = self._value(item, index)
+                if measured.ragged[index] and not fits(value, leaf.dtype):
+                    raise TypeError(f"pad(value={value!r}) cannot be held by {leaf.dtype}, as {item.place(index)} is")
+        return measured
+
+    def _value(self, item: Item, index: int) -> float:
+        value = self._options.value
+        return value.get(item.structure.paths[index], 0) if isinstance(value, Mapping) else value
+
+    def _padded_length(self, length: int) -> int:
+        """That of a batch whose longest item has this one."""
+        sizes, step = self.lengths_of_buckets, self._options.multiple_of
+        if sizes:
+            if length > sizes[-1]:
+                raise ItemTooLarge(f"the item is {length} long, and the largest of sizes= is {sizes[-1]}: shorten it")
+            return sizes[bisect_left(sizes, length)]
+        return length if step is None else -(-length // step) * step
+
+    def _lengths(self, leaves: list[tuple[Any, ...]], ragged: list[bool]) -> tuple[list[int], int, Any]:
+        """Of each row, of the batch, and a leaf that has them."""
+        if True not in ragged:
+            return [], 0, None
+        lead = leaves[ragged.index(True)]
+        own = [leaf.shape[self._dim] for leaf in lead]
+        return own, self._padded_length(max(own)), lead[0]
+
+    def _joined(
+        self,
+        first: Item,
+        leaves: list[tuple[Any, ...]],
+        ragged: list[bool],
+        longest: int,
+        allocate: Allocate | None,
+    ) -> list[Any]:
+        return [
+            padded(each, longest, self._value(first, index), dim=self._dim, left=self._left, allocate=allocate)
+            if ragged[index]
+            else stacked(each, allocate)
+            for index, each in enumerate(leaves)
+        ]
+
+    def _told(self, what: str, own: list[int], longest: int) -> np.ndarray:
+        lengths = np.array(own, np.int64)
+        if what == "lengths":
+            return lengths
+        positions = np.arange(longest)
+        return positions >= longest - lengths[:, None] if self._left else positions < lengths[:, None]
+
+    def _unpaddable(self, leaves: frozenset[str]) -> str:
+        present = ", ".join([place(path, "the item itself") for path in sorted(leaves)]) or "none"
+        if self._only is not None and not self._only <= leaves:
+            missing = ", ".join(map(repr, sorted(self._only - leaves)))
+            return f"pad(only=) needs leaves that the call has not: {missing}. It has: {present}"
+        return (
+            f"pad(dim={self._dim}) needs a tensor, array or list of more than {self._dim} dimensions; of what the call "
+            f"has, none is to be padded: {present}. Use stack() for items without a length"
+        )
+
+
+def _leaves(items: list[Item]) -> frozenset[str]:
+    return frozenset([path for item in items for path in item.structure.paths])
+
+
+@lru_cache(256)
+def fits(value: complex, dtype: Any) -> bool:
+    """Whether a padding value stays what it is in memory of this dtype, but for rounding."""
+    try:
+        if isinstance(dtype, torch.dtype):
+            held, inexact = torch.full((), value, dtype=dtype).item(), dtype.is_floating_point or dtype.is_complex
+        else:
+            with np.errstate(over="raise"):
+                held, inexact = np.full((), value, dtype).item(), dtype.kind in "fc"
+    except (ArithmeticError, RuntimeError, TypeError, ValueError):
+        return False
+    return inexact or held == value

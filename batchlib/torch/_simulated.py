@@ -1,0 +1,295 @@
+"""A device without a device: it does what it is told as late and in as odd an order as a real one may.
+
+A missing wait shows on a real device as a wrong number, rarely, under load. Here every legal schedule is about as
+likely as the next, and a seed gives the same one again.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._core._execution import Collated
+from ._arena import ALIGNMENT, address, at
+from ._device import Graph
+from ._structure import flatten, map_leaves
+
+_GARBAGE = 0xFF  # NaN in every float, -1 in every signed integer
+_TEMPORARIES = (256, 4096, 8192, 32768)  # bytes that a computation may use and let go of
+
+
+@dataclass(slots=True)
+class _Event:
+    recorded: int = 0  # times
+    done: int = 0  # the last recording that its stream has come to
+
+
+class _Op(NamedTuple):
+    run: Callable[[], object]
+    event: _Event | None = None  # runs once this one has come to that recording
+    recording: int = 0
+
+
+@dataclass(slots=True)
+class _Block:
+    """Memory of the device. Who has it holds a tensor over `view`; once that is gone it may be given to another."""
+
+    raw: Tensor  # the same memory for the device itself, which does not count as having it
+    bytes: bytearray
+    view: weakref.ref[memoryview]
+
+
+class _Copy(NamedTuple):
+    block: int  # address of the target
+    target: Tensor
+    source: Tensor
+
+
+@dataclass(slots=True)
+class _Read:
+    """A block that a computation reads."""
+
+    given: Tensor
+    raw: Tensor
+    before: Tensor  # what it will hold if everything is done in order
+    after: Tensor  # the same, as the function leaves it
+    end: int = 0  # bytes, beyond which nothing is read
+
+
+class SimulatedDevice:
+    """Serves a `TorchExecutor` like an accelerator, on the CPU: for tests of what runs on one, where there is none.
+
+    Copies and computations wait in their streams. They run when the host waits for one of them, and now and then when
+    it asks for something else: in an order that is drawn by lot from those which the streams and events allow. Until
+    then results are garbage. Memory that nobody has any more is given to the next who asks, as soon as on a device.
+
+    A function is called once, when it is launched, with what its inputs will be if everything is done in order. If they
+    are anything else when its turn comes, its results are garbage, and `reads_out_of_order` counts one more. A recorded
+    function is called again by every replay. Gradients do not leave it.
+
+    seed: of the lot. In one thread, equal seeds have equal schedules. Thread-safe.
+    busy: how likely something runs that nobody waits for yet, from 0 to below 1; None draws that by lot too.
+
+    >>> import torch
+    >>> from batchlib import batched
+    >>> from batchlib.torch import SimulatedDevice, TorchExecutor, stack
+    >>> device = SimulatedDevice(seed=7)
+    >>> double = batched(lambda x: 2 * x, collate=stack(), executor=TorchExecutor(device))
+    >>> double.call(torch.tensor([1.0, 2.0]))
+    tensor([2., 4.])
+    >>> device.reads_out_of_order
+    0
+    """
+
+    staged = True
+    place = torch.device("cpu")
+
+    def __init__(self, seed: int = 0, *, busy: float | None = None) -> None:
+        self.reads_out_of_order = 0
+        self._random = random.Random(seed)
+        self._busy = self._random.choice((0.0, 0.3, 0.6, 0.9)) if busy is None else busy
+        self._lock = threading.Lock()
+        self._streams: list[deque[_Op]] = []
+        self._blocks: dict[int, _Block] = {}  # by address
+        self._copies: dict[int, _Copy] = {}  # those that have not run, in the order in which they were asked for
+        self._asked = 0
+        self._compute = self.stream()
+
+    def enter(self) -> None: ...
+
+    def stream(self) -> Any:
+        made: deque[_Op] = deque()
+        self._streams.append(made)
+        return made
+
+    def compute_stream(self) -> Any:
+        return self._compute
+
+    def event(self) -> Any:
+        return _Event()
+
+    def record(self, event: _Event, stream: deque[_Op]) -> None:
+        with self._lock:
+            event.recorded += 1
+            recording = event.recorded
+
+            def reach() -> None:
+                event.done = max(event.done, recording)
+
+            self._give(stream, _Op(reach))
+
+    def wait(self, stream: deque[_Op], event: _Event) -> None:
+        with self._lock:
+            self._give(stream, _Op(_nothing, event, event.recorded))
+
+    def synchronize(self, event: _Event) -> None:
+        with self._lock:
+            recording = event.recorded
+            self._run_while(lambda: event.done < recording)
+            self._wander()
+
+    def synchronize_all(self) -> None:
+        with self._lock:
+            self._run_while(lambda: any(self._streams))
+
+    def host_buffer(self, nbytes: int) -> Tensor:
+        return torch.full((nbytes,), _GARBAGE, dtype=torch.uint8)
+
+    def device_buffer(self, nbytes: int) -> Tensor:
+        with self._lock:
+            return self._allocate(nbytes)
+
+    def copy(self, stream: deque[_Op], target: Tensor, source: Tensor) -> None:
+        with self._lock:
+            self._asked = number = self._asked + 1
+            copy = self._copies[number] = _Copy(address(target), self._raw(target), self._raw(source))
+
+            def run() -> None:
+                copy.target.copy_(copy.source)
+                del self._copies[number]
+
+            self._give(stream, _Op(run))
+
+    def launch(self, function: Callable[[Collated], Any], inputs: Collated) -> Any:
+        reads: dict[int, _Read] = {}
+        writes: list[tuple[Tensor, Tensor]] = []
+        with self._lock:
+            given = replace(
+                inputs,
+                args=map_leaves(partial(self._foresee, reads), tuple(inputs.args)),
+                extras=map_leaves(partial(self._foresee, reads), dict(inputs.extras)),
+            )
+        made = None
+        try:
+            result = function(given)  # without the lock: it may take its time, and wait for others
+            with self._lock:
+                # Temporaries: once the function has returned nobody has them any more, and yet it will write there.
+                temporary = self._allocate(self._random.choice(_TEMPORARIES))
+                writes.append((self._raw(temporary), torch.full_like(temporary, _GARBAGE)))
+                made = map_leaves(partial(self._give_out, reads, writes), result, lists=True)
+        finally:  # what it began before an error is done all the same
+            with self._lock:
+                before = [(read.raw[: read.end], read.before[: read.end]) for read in reads.values()]
+                writes += [(read.raw[: read.end], read.after[: read.end]) for read in reads.values()]
+                self._give(self._compute, _Op(partial(self._compute_now, before, writes)))
+        return made
+
+    def capture(self, function: Callable[[], Any]) -> Graph:
+        function()
+        return _Replayed(function, function())
+
+    def release_cache(self) -> None: ...
+
+    def _foresee(self, reads: dict[int, _Read], leaf: Any) -> Any:
+        """An input with the contents that it will have."""
+        block = self._blocks.get(address(leaf)) if isinstance(leaf, Tensor) else None
+        if block is None:
+            return leaf
+        place = block.raw.data_ptr()
+        read = reads.get(place)
+        if read is None:
+            before = block.raw.clone()
+            for copy in self._copies.values():
+                if copy.block == place:
+                    at(before, copy.target).copy_(copy.source)
+            read = reads[place] = _Read(leaf, block.raw, before, before.clone())
+        read.end = max(read.end, _end(leaf))
+        return at(read.after, leaf)
+
+    def _give_out(self, reads: dict[int, _Read], writes: list[tuple[Tensor, Tensor]], leaf: Any) -> Any:
+        """A result in the device's memory: that of an input if it is a view of one, else memory of its own."""
+        if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
+            return leaf
+        for read in reads.values():
+            if address(leaf) == read.after.data_ptr():
+                storage = read.given.untyped_storage()
+                return leaf.new_empty(0).set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
+        value = leaf.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        value_bytes = value.reshape(-1).view(torch.uint8)
+        memory = self._allocate(value_bytes.numel())[: value_bytes.numel()]
+        writes.append((self._raw(memory), value_bytes))
+        return memory.view(leaf.dtype).view(leaf.shape)
+
+    def _compute_now(self, reads: list[tuple[Tensor, Tensor]], writes: list[tuple[Tensor, Tensor]]) -> None:
+        in_order = all([torch.equal(found, foreseen) for found, foreseen in reads])
+        self.reads_out_of_order += not in_order
+        for target, value in writes:
+            if in_order:
+                target.copy_(value)
+            else:
+                target.fill_(_GARBAGE)
+
+    def _allocate(self, nbytes: int) -> Tensor:
+        """Memory that nobody has, as it was left, though what was left may still be in a stream to be written there."""
+        size = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+        free = [block for block in self._blocks.values() if block.view() is None and len(block.bytes) >= size]
+        if free:
+            block = self._random.choice(free)
+            view = memoryview(block.bytes)
+            block.view = weakref.ref(view)
+        else:
+            memory = bytearray((_GARBAGE,)) * size
+            view = memoryview(memory)
+            block = _Block(torch.frombuffer(memory, dtype=torch.uint8), memory, weakref.ref(view))
+            self._blocks[block.raw.data_ptr()] = block
+        return torch.frombuffer(view, dtype=torch.uint8)[:nbytes]
+
+    def _raw(self, tensor: Tensor) -> Tensor:
+        """The tensor, but without having the memory."""
+        block = self._blocks.get(address(tensor))
+        return tensor if block is None else at(block.raw, tensor)
+
+    def _give(self, stream: deque[_Op], op: _Op) -> None:
+        stream.append(op)
+        self._wander()
+
+    def _wander(self) -> None:
+        """Some of what may run."""
+        while self._random.random() < self._busy and (ready := self._ready()):
+            self._step(ready)
+
+    def _run_while(self, condition: Callable[[], bool]) -> None:
+        while condition():  # a wait is for what was recorded before it: something may always run
+            self._step(self._ready())
+
+    def _ready(self) -> list[deque[_Op]]:
+        return [stream for stream in self._streams if stream and _may_run(stream[0])]
+
+    def _step(self, ready: list[deque[_Op]]) -> None:
+        op = self._random.choice(ready).popleft()
+        with torch.inference_mode():  # tensors that were made in it can be written to in no other
+            op.run()
+
+
+@dataclass
+class _Replayed:
+    function: Callable[[], Any]
+    result: Any
+
+    def replay(self) -> None:
+        again, _ = flatten(self.function(), lists=True)
+        for target, source in zip(flatten(self.result, lists=True)[0], again, strict=True):
+            if isinstance(target, Tensor):
+                target.copy_(source)
+
+
+def _may_run(op: _Op) -> bool:
+    return op.event is None or op.event.done >= op.recording
+
+
+def _nothing() -> None: ...
+
+
+def _end(tensor: Tensor) -> int:
+    """How many bytes of its memory there are up to its last element."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (int(tensor.storage_offset()) + last + 1) * tensor.dtype.itemsize if tensor.numel() else 0

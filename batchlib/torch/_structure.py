@@ -1,0 +1,220 @@
+"""Takes nested values apart into leaves and puts them together again.
+
+Torch's own walker is private and knows no plain dataclass; this one knows what models are given and give back, and
+nothing of tensors but that they are leaves. It imports no model library: their containers are mappings and dataclasses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+
+Leaf: TypeAlias = Any
+T = TypeVar("T")
+
+ATOMS = (bool, int, float, complex, str, bytes, np.generic)
+"""Leaves that are no rows of a batch, and of which a list tells nothing."""
+
+
+class Structure:
+    """What a value was beside its leaves. Equal and hashable; `Structure.rebuild` puts new leaves into it.
+
+    Two dicts of the same keys have equal structures whatever the order of their keys.
+    """
+
+    __slots__ = ("_children", "_hash", "_how", "_kind", "_labels", "_pack")
+
+    def __init__(self, opened: Opened | None, children: tuple[Structure, ...]) -> None:
+        self._kind = opened and opened.kind
+        self._how = opened and opened.how
+        self._labels = opened and opened.labels
+        self._pack = opened and opened.pack
+        self._children = children
+        self._hash = hash((self._kind, self._how, children))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Structure)
+            and self._kind is other._kind
+            and self._how == other._how
+            and self._children == other._children
+        )
+
+    def __repr__(self) -> str:
+        if self._kind is None:
+            return "leaf"
+        held = [f"{label}: {child!r}" for label, child in zip(self._labels or "", self._children, strict=False)]
+        return f"{self._kind.__name__}({', '.join(held or map(repr, self._children))})"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where each leaf is, as one would write it behind the value: `logits`, `[0].mask`; empty for a bare leaf."""
+        return tuple(path.removeprefix(".") for path in self._paths())
+
+    def rebuild(self, leaves: Sequence[Leaf]) -> Any:
+        """The value with these leaves in place of its own."""
+        return leaves[0] if self._pack is None else self._built(iter(leaves))
+
+    def _paths(self) -> Iterator[str]:
+        if self._pack is None:
+            yield ""
+        for index, child in enumerate(self._children):
+            label: object = index if self._labels is None else self._labels[index]
+            step = f".{label}" if isinstance(label, str) else f"[{label!r}]"
+            for path in child._paths():
+                yield step + path
+
+    def _built(self, leaves: Iterator[Leaf]) -> Any:
+        if self._pack is None:
+            return next(leaves)
+        return self._pack([child._built(leaves) for child in self._children])
+
+
+class Opened(NamedTuple):
+    """A container taken apart."""
+
+    kind: type
+    how: Hashable
+    """What, beside its kind and its children, makes it equal to another: the keys."""
+    children: Sequence[Any]
+    labels: Sequence[object] | None
+    """What leads to each child; None for their numbers."""
+    pack: Callable[[list[Any]], Any]
+
+
+class _Registered(NamedTuple):
+    unpack: Callable[[Any], tuple[list[Any], Hashable]]
+    pack: Callable[[Any, list[Any]], Any]
+
+
+LEAF = Structure(None, ())
+"""The structure of a bare leaf."""
+
+# State of the module, because what a type is made of is a fact about the type, and the same for every function: like
+# `copyreg` and `functools.singledispatch`.
+_registered: dict[type, _Registered] = {}
+
+
+def register_structure(
+    kind: type[T], unpack: Callable[[T], tuple[list[Any], Hashable]], pack: Callable[[Any, list[Any]], T]
+) -> None:
+    """Teaches every collation how values of a type are taken apart; otherwise they are opaque leaves.
+
+    kind: the type itself, without its subclasses. One that is known already is replaced. TypeError if it is no class.
+    unpack: gives, for a value, what it holds (a list), and what else it is made of: hashable, and equal for values that
+        may share a batch.
+    pack: makes a value of what `unpack` gave, in reverse order: the second first, then a list like the first.
+
+    >>> import torch
+    >>> from batchlib.torch import register_structure, stack
+    >>> class Boxes:
+    ...     def __init__(self, corners, format):
+    ...         self.corners, self.format = corners, format
+    >>> register_structure(Boxes, lambda b: ([b.corners], b.format), lambda format, held: Boxes(held[0], format))
+    >>> collator = stack().start((), "detect")
+    >>> boxes = [Boxes(torch.zeros(4), "xyxy"), Boxes(torch.ones(4), "xyxy")]
+    >>> accepted = [collator.accept((each,)) for each in boxes]
+    >>> (batch,) = collator.collate([[each.args[0] for each in accepted]]).args
+    >>> batch.format, batch.corners.shape
+    ('xyxy', torch.Size([2, 4]))
+    """
+    if not isinstance(kind, type):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"register_structure needs a class, not {kind!r}")
+    _registered[kind] = _Registered(unpack, pack)
+
+
+def flatten(value: Any, *, lists: bool = False) -> tuple[list[Leaf], Structure]:
+    """The leaves of a value, in the order of `Structure.paths`, and what it was beside them.
+
+    Containers are tuples, named tuples, dicts and other mappings, dataclass instances and registered types.
+
+    lists: whether lists are containers too, as they are in what a function gives back; an item's list is a leaf, a
+        sequence of numbers. Where they are, a list or tuple that holds neither a tensor, an array nor None is a leaf
+        all the same: nothing says whether its elements belong to the rows or to the batch.
+    """
+    leaves: list[Leaf] = []
+    return leaves, _walk(value, lists, leaves)
+
+
+def map_leaves(function: Callable[[Leaf], Any], value: Any, *, lists: bool = False) -> Any:
+    """The value with what `function` makes of each of its leaves. `lists` as for `flatten`."""
+    leaves, structure = flatten(value, lists=lists)
+    return structure.rebuild([function(leaf) for leaf in leaves])
+
+
+def holds_rows(leaf: Leaf) -> bool:
+    """Whether a leaf is a tensor or an array."""
+    return isinstance(leaf, torch.Tensor | np.ndarray)
+
+
+def _walk(value: Any, lists: bool, leaves: list[Leaf]) -> Structure:
+    opened = None if value is None or holds_rows(value) or isinstance(value, ATOMS) else _open(value, lists)
+    if opened is None:
+        leaves.append(value)
+        return LEAF
+    begin = len(leaves)
+    children = tuple([_walk(child, lists, leaves) for child in opened.children])
+    if lists and isinstance(value, list | tuple) and opened.labels is None:
+        found = leaves[begin:]
+        if found and not any(leaf is None or holds_rows(leaf) for leaf in found):
+            leaves[begin:] = [value]
+            return LEAF
+    return Structure(opened, children)
+
+
+def _open(value: Any, lists: bool) -> Opened | None:
+    """None for a leaf."""
+    kind = type(value)
+    known = _registered.get(kind)
+    if known is not None:
+        children, how = known.unpack(value)
+        return Opened(kind, how, children, None, lambda parts: known.pack(how, parts))
+    if isinstance(value, tuple):
+        return _open_tuple(value)
+    if isinstance(value, list):
+        return Opened(list, len(value), value, None, list) if lists else None
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        # a model's output: its keys are those of its fields that are not None
+        return _open_keys(kind, dict(value), lambda made: kind(**made))
+    if dataclasses.is_dataclass(kind):
+        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.init}
+        return _open_keys(kind, held, lambda made: kind(**made))
+    if kind is dict or kind is defaultdict:
+        return _open_keys(dict, value, dict)
+    if isinstance(value, Mapping):
+        return _open_keys(kind, value, kind)
+    return None
+
+
+def _open_tuple(value: tuple[Any, ...]) -> Opened:
+    kind: Any = type(value)
+    if hasattr(kind, "_fields"):
+        return Opened(kind, len(value), value, kind._fields, kind._make)
+    if hasattr(kind, "n_sequence_fields"):  # what torch.max and others give
+        return Opened(kind, len(value), value, None, kind)
+    return Opened(tuple, len(value), value, None, tuple)
+
+
+def _open_keys(kind: type, held: Mapping[Any, Any], make: Callable[[dict[Any, Any]], Any]) -> Opened:
+    order = tuple(held)
+    try:
+        keys = tuple(sorted(order))
+    except TypeError:  # keys of several types: in the order in which they are
+        keys = order
+    children = [held[key] for key in keys]
+    if keys == order:
+        return Opened(kind, keys, children, keys, lambda parts: make(dict(zip(keys, parts, strict=True))))
+
+    def pack(parts: list[Any]) -> Any:
+        by_key = dict(zip(keys, parts, strict=True))
+        return make({key: by_key[key] for key in order})
+
+    return Opened(kind, keys, children, keys, pack)

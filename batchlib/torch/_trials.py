@@ -1,0 +1,181 @@
+"""Runs a function on chosen batches, as the batches of callers are run: in its executor, in a thread, in a context."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from inspect import Parameter
+from typing import Any
+
+from .._context import inside
+from .._core._batch import Batch
+from .._core._execution import Collator, Executor
+from .._core._request import Request
+from ..errors import ExecutorLost
+from ..executors import CollatedFunction, FunctionExecutor
+from ..executors._errors import one_each
+
+USUAL_BATCH_SIZE = 32
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass
+class Trials:
+    """One function under trial, and how often it was run.
+
+    prepare: makes a request of the items of one call, as the intake of a batched function does.
+    collation, collator: None where the function gets lists, or what a plain callable makes of them.
+    autocast: what its executor computes in, if it says so.
+    started: makes an executor of the same kind that collates in another way.
+    """
+
+    name: str
+    function: Any
+    executor: Executor
+    started: Callable[[Collator], Executor]
+    prepare: Callable[[tuple[Any, ...]], Request]
+    single: bool
+    collation: Any = None
+    collator: Any = None
+    max_batch_size: int = USUAL_BATCH_SIZE
+    autocast: Any = None
+    runs: int = 0
+    raised: list[Exception] = field(default_factory=list)
+    """What whole batches failed with; an error in a slot is an outcome like others."""
+    _threads: ThreadPoolExecutor | None = field(default=None, repr=False)
+
+    def request(self, sample: Any) -> Request:
+        """The request of a sample: an item, or a tuple of items for a function of several batched parameters."""
+        several = not self.single and type(sample) is tuple
+        return self.prepare(sample if several else (sample,))
+
+    @contextmanager
+    def at_work(self) -> Generator[None]:
+        """Has a thread to run in: grad mode and the like are a thread's own, and callers' batches have one, too."""
+        with ThreadPoolExecutor(1, "batchlib check") as self._threads:
+            yield
+
+    def run(self, *requests: Request, executor: Executor | None = None) -> Sequence[Any]:
+        """One batch: an outcome per request, for each the error if it fails as a whole. ExecutorLost is raised."""
+        assert self._threads is not None
+        self.runs += 1
+        those = [replaced(request, request.args) for request in requests]
+        batch = Batch(self.runs, those[0].group, those, "check", 0.0)
+        try:
+            outcomes = self._threads.submit(
+                inside(batch, False).run, _executed, executor or self.executor, those
+            ).result()
+        except ExecutorLost:
+            raise
+        except Exception as error:
+            self.raised.append(error)
+            return [error] * len(those)
+        finally:
+            batch.requests = []  # a request knows its batch: no cycle is left behind
+        return one_each(outcomes, len(those))
+
+    def run_collated(self, collator: Collator, *requests: Request) -> Sequence[Any]:
+        """The same with another collator, in an executor of its own."""
+        executor = self.started(collator)
+        try:
+            return self.run(*requests, executor=executor)
+        finally:
+            getattr(executor, "stop", _nothing)()
+
+
+def _executed(executor: Executor, requests: list[Request]) -> Sequence[Any]:
+    return asyncio.run(_awaited(executor, requests)) if executor.is_async else executor.run(requests)
+
+
+async def _awaited(executor: Executor, requests: list[Request]) -> Sequence[Any]:
+    return await executor.run_async(requests)
+
+
+def _nothing() -> None: ...
+
+
+def replaced(request: Request, args: tuple[Any, ...]) -> Request:
+    """A new request like this one, with other items."""
+    new = Request(args, request.group, 0.0, request.context)
+    new.cost, new.settings, new.owner = request.cost, request.settings, request.owner
+    return new
+
+
+def trials_of(function: Any, collate: Any, settings: Mapping[str, Any]) -> Trials:
+    """For a batched function, or a plain one with a collation. TypeError for what is neither."""
+    live = getattr(function, "_live", None)
+    if live is not None and collate is None and hasattr(function, "__wrapped__"):
+        return _batched(function, live, dict(settings))
+    plain = function if live is None else getattr(function, "direct", None)
+    if not callable(plain):
+        raise TypeError(f"check_batching needs a batched function, or a callable and its collate=, not {function!r}")
+    return _plain(plain, collate, dict(settings))
+
+
+def _batched(function: Any, live: Any, settings: dict[str, Any]) -> Trials:
+    signature, given, executor = live.intake.signature, live.given, live.driver.executor
+    collation, factory = given.collation, given.values.get("executor")
+
+    def started(collator: Collator) -> Executor:
+        executed = CollatedFunction(
+            function.__wrapped__,
+            name=signature.name,
+            is_async=executor.is_async,
+            owned=function._owner is not None,
+            collator=collator,
+            by_name=signature.by_name,
+        )
+        return FunctionExecutor(executed) if factory is None else factory.start(executed)
+
+    return Trials(
+        name=signature.name,
+        function=function.__wrapped__,
+        executor=getattr(executor, "inside", executor),  # a batch that fails is what is looked for: no halves of it
+        started=started,
+        prepare=lambda args: live.intake.request(args, settings, None, function._owner),
+        single=_is_single(signature.signature.parameters.values()),
+        collation=collation,
+        collator=None if collation is None else collation.start(signature.filled, signature.name),
+        max_batch_size=min(live.driver.max_batch_size, USUAL_BATCH_SIZE),
+        autocast=getattr(factory, "autocast", None),
+    )
+
+
+def _plain(function: Any, collate: Any, settings: dict[str, Any]) -> Trials:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    collation = collate if hasattr(collate, "start") else None
+    parameters = list(inspect.signature(function).parameters.values())
+    filled = [p.name for p in parameters if collation is not None and p.name in collation.names]
+    behind = parameters[[p.name for p in parameters].index(filled[0]) :] if filled else []
+    collator = None if collation is None else collation.start(filled, name)
+    call = getattr(function, "__call__", None)  # noqa: B004 (an object's own, to see whether it is async)
+
+    def started(collator: Collator | None) -> Executor:
+        executed = CollatedFunction(
+            function,
+            name=name,
+            is_async=inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call),
+            collate=collate if collation is None else None,
+            collator=collator,
+            by_name=[p.name for p in behind if p.kind is Parameter.POSITIONAL_OR_KEYWORD and p.name not in filled],
+        )
+        return FunctionExecutor(executed)
+
+    def prepare(args: tuple[Any, ...]) -> Request:
+        args, key, _ = (args, None, 1) if collator is None else collator.accept(args)
+        request = Request(args, (len(args), key), 0.0)
+        request.settings = settings
+        return request
+
+    single = _is_single([parameter for parameter in parameters if parameter.name not in filled])
+    return Trials(name, function, started(collator), started, prepare, single, collation, collator)
+
+
+def _is_single(parameters: Any) -> bool:
+    """Whether there is exactly one batched parameter, so that a tuple is an item and not several."""
+    kinds = [parameter.kind for parameter in parameters]
+    return Parameter.VAR_POSITIONAL not in kinds and sum(kind in _POSITIONAL for kind in kinds) == 1

@@ -1,0 +1,283 @@
+"""Items that are odd, and items that are wrong: the first work, the second fail their own call and no other."""
+
+import asyncio
+import collections
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from collating import Pair, arena, collated, outcomes, same, started
+
+from batchlib import batched
+from batchlib.torch import pack, pad, stack
+
+COLLATIONS = [stack(), pad(), pad(side="left", dim=1), pack()]
+IDS = ["stack", "pad", "pad dim 1", "pack"]
+
+
+@pytest.mark.parametrize("collation", COLLATIONS, ids=IDS)
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
+@pytest.mark.parametrize("make", [torch.zeros, np.zeros])
+@pytest.mark.parametrize("allocate", [None, arena])
+def test_empty_ones_work(collation: Any, shape: tuple[int, ...], make: Any, allocate: Any) -> None:
+    if collation.pads and len(shape) <= collation.dim:
+        shape = (*shape, 0)
+    collator = started(collation)
+    batch = collated(collator, [make(shape), make(shape)], allocate=allocate)
+    told = {name: np.asarray(extra) for name, extra in batch.extras.items()}
+    if isinstance(collation, pack):
+        assert batch.args[0].shape == (2 * shape[0], *shape[1:])
+        assert told["cumulative_lengths"].tolist() == [0, shape[0], 2 * shape[0]]
+        assert told["positions"].shape == (2 * shape[0],)
+        return
+    assert batch.args[0].shape == (2, *shape)
+    if collation.pads:
+        assert told["lengths"].tolist() == [shape[collation.dim]] * 2
+        assert told["mask"].shape == (2, shape[collation.dim])
+        assert told["mask"].all()
+
+
+def test_items_of_no_length_among_others() -> None:
+    items = [torch.tensor([1.0, 2]), torch.tensor([])]
+    for collation in (pad(unpad=True, multiple_of=8), pad(unpad=True, side="left", sizes=[4]), pack(unpack=True)):
+        assert same(outcomes(started(collation), items, lambda x, **_: x), items)
+    batch = collated(started(pad()), [[], [5, 6]])
+    assert batch.args[0].tolist() == [[0, 0], [5, 6]]
+    assert batch.extras["mask"].tolist() == [[False, False], [True, True]]
+
+
+def test_an_empty_list_is_of_the_examples_kind() -> None:
+    collator = started(pad(like=[0.5]))
+    assert collator.accept(([],)).key == collator.accept(([1.5],)).key
+    nested = started(pad(like={"a": [0.5]}))
+    assert nested.accept(({"a": []},)).key == nested.accept(({"a": [1.5]},)).key
+    arrays = started(pad(like=(np.zeros(1), [0.5])))
+    assert arrays.accept(((np.zeros(0), []),)).key == arrays.accept(((np.zeros(1), [1.5]),)).key
+
+
+def test_nan_is_kept() -> None:
+    items = [torch.tensor([float("nan"), 1]), torch.tensor([float("nan")])]
+    assert same(outcomes(started(pad(unpad=True)), items, lambda x, **_: x), items)
+    batch = collated(started(pad(float("nan"))), items)
+    assert batch.args[0].isnan().tolist() == [[True, False], [True, True]]
+
+
+def strided(length: int) -> Any:
+    return torch.arange(20 * length).view(length, 20)[:, 3:9:2].T  # neither axis is dense
+
+
+@pytest.mark.parametrize("allocate", [None, arena])
+def test_views_that_are_not_contiguous(allocate: Any) -> None:
+    items = [strided(4), strided(2)]
+    assert not items[0].is_contiguous()
+    assert same(outcomes(started(pad(dim=1, unpad=True)), items, lambda x, **_: x, allocate=allocate), items)
+    turned = [item.T for item in items]
+    assert same(outcomes(started(pack(unpack=True)), turned, lambda x, **_: x, allocate=allocate), turned)
+    backwards = [np.arange(6)[::-1], np.arange(6)[::-2]]
+    rows = outcomes(started(pad(unpad=True)), backwards, lambda x, **_: x, allocate=allocate)
+    assert [row.tolist() for row in rows] == [[5, 4, 3, 2, 1, 0], [5, 3, 1]]
+
+
+def test_arrays_that_cannot_be_written_to() -> None:
+    item = np.arange(3.0)
+    item.setflags(write=False)
+    for collation in (stack(), pad(), pack()):
+        for allocate in (None, arena):
+            (batch,) = collated(started(collation), [item, item], allocate=allocate).args
+            batch[...] = 0
+    assert item.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("collation", COLLATIONS, ids=IDS)
+def test_tensors_of_another_device_have_batches_of_their_own(collation: Any) -> None:
+    collator = started(collation)
+    far, near = torch.zeros(2, 3, device="meta"), torch.zeros(2, 3)
+    assert collator.accept((far,)).key != collator.accept((near,)).key
+    batch = collated(collator, [far, far[:, :3]], allocate=arena)
+    assert batch.args[0].device.type == "meta"  # is made where they are
+    here = collated(collator, [far, far])
+    assert all(extra.device.type == "meta" for extra in here.extras.values() if isinstance(extra, torch.Tensor))
+
+
+async def test_what_is_ragged_beyond_the_padded_dimension_harms_nobody() -> None:
+    sizes: list[int] = []
+
+    @batched(max_batch_size=4, max_wait=0, collate=pad(unpad=True))
+    def same_again(x: Any, mask: Any) -> Any:
+        sizes.append(len(x))
+        return x
+
+    items = [torch.ones(n, width) for n, width in ((1, 2), (2, 3), (3, 2), (4, 3))]
+    async with same_again:
+        back = await asyncio.gather(*(same_again(item) for item in items))
+    assert same(list(back), items)
+    assert sorted(sizes) == [2, 2]
+
+
+class Foreign:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "said"),
+    [
+        ([1, [2]], ValueError, "same number of elements at each depth: the item has not"),
+        ([[1, 2], [3]], ValueError, "same number of elements at each depth: the item has not"),
+        (["a", "b"], TypeError, "a list must hold numbers that fit 64 bits: the item does not"),
+        ([None], TypeError, "a list must hold numbers"),
+        ([2**70], TypeError, "a list must hold numbers"),
+        ([{"a": 1}], TypeError, "a list must hold numbers"),
+        ({"ids": [1, "a"]}, TypeError, "a list must hold numbers that fit 64 bits: `ids` does not"),
+        ((torch.zeros(2), 2**70), TypeError, r"a list must hold numbers that fit 64 bits: `\[1\]` does not"),
+        (np.array(["a"]), TypeError, "only arrays of numbers can be collated: the item has dtype <U1"),
+        ((1, np.array([None])), TypeError, r"`\[1\]` has dtype object"),
+        (torch.zeros(2).to_sparse(), TypeError, r"only dense tensors can be collated: the item is torch.sparse_coo"),
+        ({"a": torch.eye(2).to_sparse()}, TypeError, r"`a` is torch.sparse_coo; call .to_dense\(\) on it"),
+    ],
+)
+@pytest.mark.parametrize("collation", COLLATIONS, ids=IDS)
+def test_items_that_nothing_can_be_made_of(collation: Any, item: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        started(collation).accept((item,))
+
+
+@pytest.mark.parametrize("item", [1, torch.tensor(1), np.float32(2), None, "text", Foreign(), (), {}, {"a": (1, None)}])
+def test_items_without_a_length(item: Any) -> None:
+    for collation, said in ((pad(), r"pad\(dim=0\) needs a tensor,"), (pack(), r"pack\(\) needs a tensor,")):
+        with pytest.raises(TypeError, match=said):
+            started(collation).accept((item,))
+    assert started(stack()).accept((item,)).length == 1
+    with pytest.raises(TypeError, match=r"none is to be padded: `a`, `b`\. Use stack"):
+        started(pad(dim=2)).accept(({"a": torch.zeros(2, 2), "b": 1},))
+
+
+def test_leaves_of_one_item_with_different_lengths() -> None:
+    item = {"ids": [1, 2, 3], "mask": [1, 1]}
+    for collation in (pad(), pack()):
+        with pytest.raises(ValueError, match="on dimension 0, `ids` has 3 and `mask` has 2"):
+            started(collation).accept((item,))
+    assert started(pad(only="ids")).accept((item,)).length == 3
+
+
+def test_leaves_to_be_padded_must_be_there() -> None:
+    collator = started(pad(only=("ids", "typo")))
+    with pytest.raises(TypeError, match=r"needs leaves that the call has not: 'typo'\. It has: `ids`"):
+        collator.accept(({"ids": [1, 2]},))
+    assert started(pad(only="ids")).accept((torch.zeros(3), {"ids": [1, 2]})).length == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "item"),
+    [
+        (0.5, torch.tensor([1])),
+        (float("nan"), [1, 2]),
+        (-1, torch.tensor([1], dtype=torch.uint8)),
+        (300, np.array([1], np.uint8)),
+        (0.5, np.array([1])),
+        (2, torch.tensor([True])),
+        (1j, torch.tensor([1.0])),
+        (2**70, [1]),
+        (1e300, torch.tensor([1.0])),
+        (1e300, np.array([1], np.float16)),
+    ],
+)
+def test_padding_that_a_dtype_cannot_hold(value: Any, item: Any) -> None:
+    with pytest.raises(TypeError, match=r"pad\(value=.*\) cannot be held by .*, as the item is"):
+        started(pad(value)).accept((item,))
+
+
+@pytest.mark.parametrize(
+    ("value", "item"),
+    [
+        (-100, torch.tensor([1])),
+        (-9999.0, [1, 2]),
+        (0.1, torch.tensor([1.0], dtype=torch.bfloat16)),
+        (float("-inf"), [1.5]),
+        (True, torch.tensor([True])),
+        (255, np.array([1], np.uint8)),
+        (0.1, np.array([1], np.float16)),
+    ],
+)
+def test_padding_that_a_dtype_can_hold(value: Any, item: Any) -> None:
+    assert started(pad(value)).accept((item,)).length == len(item)
+
+
+# An example of the items.
+
+
+@pytest.mark.parametrize(
+    ("like", "item", "said"),
+    [
+        (
+            [1],
+            [1.5],
+            r"the item must be a torch.int64 tensor of 1 dimensions, like like=; it is a torch.float32 tensor",
+        ),
+        ([1], [[1]], r"the item must be a torch.int64 tensor of 1 dimensions, like like=; it is .* of 2 dimensions"),
+        ((), [], r"the item must be a tuple\(\), like like=; it is a leaf"),
+        ([1], np.array([1]), r"it is a int64 array of 1 dimensions"),
+        ([1], {"ids": [1]}, r"the item must be a leaf, like like=; it is a dict\(ids: leaf\)"),
+        ({"a": [1]}, {"b": [1]}, r"must be a dict\(a: leaf\), like like=; it is a dict\(b: leaf\)"),
+        (
+            (torch.zeros(1), 1),
+            Pair(torch.zeros(1), 1),
+            r"must be a tuple\(leaf, leaf\), .* is a Pair\(left: leaf, right: leaf\)",
+        ),
+        ({"a": [1], "b": 1}, {"a": [1], "b": None}, r"`b` must be a torch.int64 tensor of 0 dimensions.* a NoneType"),
+        ({"a": [1], "b": "x"}, {"a": [1], "b": None}, r"`b` must be a str, like like=; it is a NoneType"),
+    ],
+)
+@pytest.mark.parametrize("collation", [stack, pad, pack])
+def test_what_is_not_like_the_example(collation: Any, like: Any, item: Any, said: str) -> None:
+    collator = started(collation(like=like))
+    if like:
+        assert collator.accept((like,)).key == started(collation()).accept((like,)).key
+    with pytest.raises(TypeError, match=said):
+        collator.accept((item,))
+
+
+def test_several_examples_for_several_parameters() -> None:
+    collator = started(pad(like=([1], 0.5)))
+    assert collator.accept(([1, 2], 2.5)).length == 2
+    with pytest.raises(TypeError, match=r"the item must be a torch\.float32 tensor"):
+        collator.accept(([1], 2))
+    with pytest.raises(TypeError, match="like= must be a tuple of 3 items, one per batched parameter"):
+        collator.accept(([1], 0.5, 3))
+    with pytest.raises(TypeError, match="like= must be a tuple of 2 items"):
+        started(stack(like=torch.zeros(2))).accept((1, 2))
+
+
+async def test_a_wrong_item_fails_its_own_call_alone() -> None:
+    sizes: list[int] = []
+
+    @batched(max_batch_size=2, max_wait=30, collate=pad(like=[1]))
+    def total(ids: Any, mask: Any) -> Any:
+        sizes.append(len(ids))
+        return ids.sum(1)
+
+    async def called(item: Any) -> Any:
+        return await total(item)
+
+    async with total:
+        calls = [called(item) for item in ([1, 2], ["a"], [1.5], [[1]], [3])]
+        first, *wrong, last = await asyncio.gather(*calls, return_exceptions=True)
+    assert (first, last) == (3, 3)
+    assert [type(error) for error in wrong] == [TypeError] * 3
+    assert sizes == [2]
+
+
+def test_what_is_changed_after_the_call_is_not_seen() -> None:
+    collator = started(pad())
+    item: Any = collections.OrderedDict(ids=[1, 2], k=3)
+    (queued,) = collator.accept((item,)).args
+    item["ids"].append(9)
+    del item["k"]
+    (batch,) = collator.collate([[queued]]).args
+    assert type(batch) is collections.OrderedDict
+    assert (batch["ids"].tolist(), batch["k"].tolist()) == ([[1, 2]], [3])
+
+
+def test_too_few_rows() -> None:
+    with pytest.raises(ValueError, match="rows must be at least the number of items: 2, not 1"):
+        collated(started(stack()), [1, 2], 1)

@@ -1,0 +1,143 @@
+"""Which batches are recorded, replayed, or called as they are. The recordings are a fake's: they call it again."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from batchlib._core._execution import Collated
+from batchlib.torch._device import CaptureFailed, CpuDevice, Graph
+from batchlib.torch._graphs import Graphs
+from batchlib.torch._ring import Pipeline
+from batchlib.torch._simulated import SimulatedDevice
+
+
+class Fake(SimulatedDevice):
+    """Counts recordings and replays; fails to record if it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: Exception | None = None
+        self.captured: list[Any] = []
+
+    def capture(self, function: Any) -> Graph:
+        if self.error is not None:
+            raise self.error
+        self.captured.append(super().capture(function))
+        return self.captured[-1]
+
+
+@pytest.fixture
+def device() -> Fake:
+    return Fake()
+
+
+@pytest.fixture
+def graphs(device: Fake) -> Graphs:
+    return Graphs(device)
+
+
+def batch(*args: Any, rows: int = 2, bucket: Any = None, **extras: Any) -> Collated:
+    return Collated(args, extras, rows, rows, bucket)
+
+
+def double(collated: Collated) -> Any:
+    return {"twice": collated.args[0] * 2, "same": collated.args[0], "rows": collated.rows}
+
+
+def test_a_shape_is_recorded_once_and_replayed_with_each_batch(device: Fake, graphs: Graphs) -> None:
+    given = [torch.full((2, 3), float(number)) for number in range(4)]
+    results = [graphs.run(double, batch(each)) for each in given]
+    assert len(device.captured) == 1
+    # All of them still hold: no replay has written to what an earlier one gave.
+    assert [result["twice"].unique().tolist() for result in results] == [[0], [2], [4], [6]]
+    assert [result["same"].unique().tolist() for result in results] == [[0], [1], [2], [3]]
+    assert [result["rows"] for result in results] == [2] * 4
+    assert [each.unique().tolist() for each in given] == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        batch(torch.ones(2, 4)),
+        batch(torch.ones(2, 3, dtype=torch.float64)),
+        batch(torch.ones(2, 3), rows=3),
+        batch(torch.ones(2, 3), bucket=8),
+        batch({"a": torch.ones(2, 3)}),
+        batch(torch.ones(2, 3), torch.ones(2, 3)),
+        batch(torch.ones(2, 3), mask=torch.ones(2, 3)),
+        batch(torch.ones(2, 3), max_length=3),
+    ],
+)
+def test_what_differs_is_recorded_anew(device: Fake, graphs: Graphs, other: Collated) -> None:
+    for _ in range(2):
+        graphs.run(lambda collated: None, batch(torch.ones(2, 3)))
+        graphs.run(lambda collated: None, other)
+    assert len(device.captured) == 2
+
+
+def test_settings_and_the_values_of_what_is_no_tensor_are_part_of_a_recording(device: Fake, graphs: Graphs) -> None:
+    tensor = torch.ones(2)
+    found = [
+        graphs.run(
+            lambda collated, scale=scale: collated.args[0] * collated.extras["n"] * scale, batch(tensor, n=n), scale
+        )
+        for n in (1, True, 2)
+        for scale in (3, 5)
+        for _ in range(2)
+    ]
+    assert len(device.captured) == 6
+    assert [each.tolist() for each in found] == [[v] * 2 for v in (3, 3, 5, 5, 3, 3, 5, 5, 6, 6, 10, 10)]
+
+
+def test_what_cannot_be_recorded_is_called_for_good_and_says_why(device: Fake, graphs: Graphs) -> None:
+    device.error = CaptureFailed("item() waits for the device")
+    assert graphs.run(double, batch(torch.ones(2)))["twice"].tolist() == [2, 2]
+    device.error = None
+    assert graphs.run(double, batch(torch.zeros(2)))["twice"].tolist() == [0, 0]
+    assert not device.captured
+    assert list(graphs.reasons.values()) == ["item() waits for the device"]
+    graphs.run(double, batch(torch.ones(3)))  # another shape may do
+    assert len(device.captured) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("bad item"), torch.OutOfMemoryError("out of memory")])
+def test_other_errors_are_the_batches_own(device: Fake, graphs: Graphs, error: Exception) -> None:
+    device.error = error
+    with pytest.raises(type(error), match=str(error)):
+        graphs.run(double, batch(torch.ones(2)))
+    device.error = None
+    assert not graphs.reasons
+    for number in range(2):
+        assert graphs.run(double, batch(torch.full((2,), number)))["twice"].tolist() == [2 * number] * 2
+    assert len(device.captured) == 1
+
+
+def test_what_cannot_be_known_again_is_called(device: Fake, graphs: Graphs) -> None:
+    for _ in range(2):
+        found = graphs.run(lambda collated: collated.args[1], batch(torch.ones(2), ["a", "b"]))
+        assert found == ["a", "b"]
+    assert not device.captured
+    assert not graphs.reasons
+
+
+def test_the_cpu_has_none() -> None:
+    graphs = Graphs(CpuDevice())
+    assert graphs.run(double, batch(torch.ones(2)))["twice"].tolist() == [2, 2]
+    assert list(graphs.reasons.values()) == ["the CPU has no graphs"]
+
+
+def test_a_pipeline_replays(device: Fake) -> None:
+    way = Pipeline(device, graphs=Graphs(device))
+    way.enter()
+    ring = [way.buffers() for _ in range(2)]
+    found: list[Any] = []
+    for number in range(8):
+        buffers = ring[number % 2]
+        way.stage(buffers, lambda allocate, number=number: batch(allocate((2, 3), torch.int64).fill_(number)))
+        way.launch(buffers, double, "settings")
+        found.append(way.finish(buffers)["twice"].clone())
+        way.clear(buffers)
+    assert [each.unique().tolist() for each in found] == [[2 * number] for number in range(8)]
+    assert len(device.captured) == 1
+    assert not device.reads_out_of_order

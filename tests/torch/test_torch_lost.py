@@ -1,0 +1,278 @@
+"""A device that is lost: nothing more is asked of it, whoever waits hears of it at once, and the others go on."""
+
+import asyncio
+import threading
+import traceback
+import weakref
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+
+from batchlib import batched
+from batchlib.errors import ExecutorLost
+from batchlib.torch import SimulatedDevice, TorchExecutor, stack
+
+
+class Assert(RuntimeError):
+    """Stands for what a device raises once it has failed for good."""
+
+
+def together(f: Any, items: list[Any]) -> list[Any]:
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(f(item) for item in items), return_exceptions=True)
+
+    return asyncio.run(main())
+
+
+class Fragile:
+    """A model that breaks its device on a negative item."""
+
+    def __init__(self) -> None:
+        self.ran: list[list[float]] = []
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        self.ran.append(batch.flatten().tolist())
+        if (batch < 0).any():
+            raise Assert("device-side assert triggered")
+        return batch + 1
+
+
+def item(value: float) -> torch.Tensor:
+    return torch.full((1,), value)
+
+
+DEVICES = {"cpu": lambda: "cpu", "simulated": lambda: SimulatedDevice(5)}
+devices = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+
+
+@devices
+@pytest.mark.parametrize("options", [{}, {"fatal": (Assert,)}], ids=["by its text", "by its class"])
+@pytest.mark.parametrize("on_error", ["fail", "bisect"])
+def test_a_lost_device_fails_fast(device: Any, options: dict[str, Any], on_error: Any) -> None:
+    model, told = Fragile(), []
+    executor = TorchExecutor(device(), in_flight=1, on_fatal=told.append, **options)
+    f = batched(model, max_batch_size=1, collate=stack(), executor=executor, on_error=on_error)
+    outcomes = together(f, [item(-1), item(2), item(3)])
+    assert [type(outcome) for outcome in outcomes] == [ExecutorLost] * 3
+    with pytest.raises(ExecutorLost) as caught:
+        f.call(item(4))
+    assert model.ran == [[-1.0]]  # neither tried again, nor touched by those who came later
+    assert [type(error) for error in told] == [Assert]
+    assert all([outcome.__cause__ is told[0] for outcome in [*outcomes, caught.value]])
+    assert len({id(outcome) for outcome in outcomes}) == 3
+    assert not f.statistics().healthy
+
+
+@pytest.mark.parametrize("on_error", ["fail", "bisect"])
+def test_a_batch_that_loses_the_device_is_not_halved(on_error: Any) -> None:
+    model = Fragile()
+    f = batched(model, max_batch_size=4, max_wait=60, collate=stack(), executor=TorchExecutor("cpu"), on_error=on_error)
+    outcomes = together(f, [item(value) for value in (0, -1, 2, 3)])
+    assert [type(outcome) for outcome in outcomes] == [ExecutorLost] * 4
+    assert len(model.ran) == 1
+
+
+def test_out_of_memory_is_no_loss_whatever_its_class() -> None:
+    class Odd(RuntimeError):
+        pass
+
+    sizes: list[int] = []
+
+    def model(items: list[int]) -> list[int]:
+        sizes.append(len(items))
+        if len(items) > 1:
+            raise Odd("device-side assert triggered")
+        return items
+
+    f = batched(model, max_batch_size=2, max_wait=60, executor=TorchExecutor("cpu", oom=(Odd,)))
+    assert together(f, [1, 2]) == [1, 2]
+    assert sizes == [2, 1, 1]
+    assert f.statistics().healthy
+
+
+@devices
+def test_an_error_that_merely_fails_a_batch_loses_nothing(device: Any) -> None:
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        if (batch < 0).any():
+            raise ValueError("negative")
+        return batch
+
+    f = batched(model, max_batch_size=1, collate=stack(), executor=TorchExecutor(device()))
+    outcomes = together(f, [item(-1), item(2)])
+    assert (type(outcomes[0]), outcomes[1].item()) == (ValueError, 2)
+    assert f.statistics().healthy
+
+
+def test_the_errors_keep_nothing_of_the_model_alive() -> None:
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        activations = batch * 2
+        kept.extend([weakref.ref(batch), weakref.ref(activations)])
+        raise Assert("an illegal memory access was encountered")
+
+    f = batched(model, max_batch_size=2, max_wait=60, collate=stack(), executor=TorchExecutor("cpu"))
+    futures = [f.submit(item(1)), f.submit(item(2))]
+    errors = [future.exception() for future in futures]
+    f.close()
+    assert [each() for each in kept] == [None, None]
+    assert "in model" in "".join(traceback.format_exception(errors[0]))
+
+
+def test_a_function_that_calls_one_whose_device_is_lost_keeps_its_own() -> None:
+    inner: Any = batched(Fragile(), collate=stack(), executor=TorchExecutor("cpu"))
+
+    def asking(items: list[float]) -> list[float]:
+        return [inner.call(item(value)).item() for value in items]
+
+    def wrapping(items: list[float]) -> list[float]:
+        try:
+            return asking(items)
+        except ExecutorLost as error:
+            raise ValueError("no answer") from error
+
+    options = {"max_batch_size": 2, "max_wait": 60, "executor": TorchExecutor("cpu")}
+    outer: Any = batched(asking, **options)
+    other: Any = batched(wrapping, **options)
+    assert [type(outcome) for outcome in together(outer, [-1.0, 2.0])] == [ExecutorLost] * 2
+    assert [type(outcome) for outcome in together(other, [1.0, 2.0])] == [ValueError] * 2
+    assert outer.statistics().healthy
+    assert other.statistics().healthy
+    assert not inner.statistics().healthy
+
+
+# ---- several devices
+
+
+class Two:
+    """A model on two devices, whose batches are held until they are told what to do."""
+
+    def __init__(self, on_fatal: Any = None) -> None:
+        self.gates: dict[float, threading.Event] = {}
+        self.started: dict[float, threading.Event] = {}
+        self.threads: dict[float, str] = {}
+        executor = TorchExecutor([SimulatedDevice(1), SimulatedDevice(2)], in_flight=1, on_fatal=on_fatal)
+        self.f: Any = batched(self.model, max_batch_size=1, collate=stack(), executor=executor)
+
+    def model(self, batch: torch.Tensor) -> torch.Tensor:
+        value = batch.item()
+        self.threads[value] = threading.current_thread()  # type: ignore[assignment]
+        self.started[value].set()
+        assert self.gates[value].wait(30)
+        if value < 0:
+            raise Assert("device-side assert triggered")
+        return batch + 1
+
+    def submit(self, value: float) -> "Future[Any]":
+        self.gates[value], self.started[value] = threading.Event(), threading.Event()
+        return self.f.submit(item(value))  # type: ignore[no-any-return]
+
+    def call(self, value: float) -> Any:
+        future = self.submit(value)
+        self.gates[value].set()
+        return future.result(30)
+
+
+def test_of_two_devices_one_goes_on_when_the_other_is_lost() -> None:
+    told: list[BaseException] = []
+    two = Two(told.append)
+    breaking, waiting = two.submit(-1), two.submit(5)
+    assert two.started[-1].wait(30)
+    assert two.started[5].wait(30)
+    two.gates[-1].set()
+    with pytest.raises(ExecutorLost, match="device-side assert"):
+        breaking.result(30)
+    assert not two.f.statistics().healthy
+    two.gates[5].set()
+    assert waiting.result(30).item() == 6
+    for value in range(10, 20):
+        assert two.call(value).item() == value + 1
+    assert {two.threads[value] for value in range(10, 20)} == {two.threads[5]}
+    assert len(told) == 1
+
+
+def test_once_all_devices_are_lost_nobody_is_kept_waiting() -> None:
+    told: list[BaseException] = []
+    two = Two(told.append)
+    breaking = [two.submit(-1), two.submit(-2)]
+    for value in (-1, -2):
+        assert two.started[value].wait(30)
+    behind = [two.submit(value) for value in (7, 8)]
+    two.gates[-1].set()
+    two.gates[-2].set()
+    assert [type(future.exception(30)) for future in [*breaking, *behind]] == [ExecutorLost] * 4
+    assert set(two.threads) == {-1, -2}  # until both were lost there was room on neither
+    with pytest.raises(ExecutorLost):
+        two.f.call(item(9))
+    assert len(told) == 2
+    assert not two.f.statistics().healthy
+
+
+def test_a_batch_that_is_on_its_way_to_a_device_that_gets_lost_never_reaches_it() -> None:
+    started, gate = threading.Event(), threading.Event()
+    ran: list[float] = []
+
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        ran.append(batch.item())
+        started.set()
+        assert gate.wait(30)
+        raise Assert("unspecified launch failure")
+
+    f: Any = batched(model, max_batch_size=1, collate=stack(), executor=TorchExecutor(SimulatedDevice(), in_flight=2))
+    first = f.submit(item(1))
+    assert started.wait(30)
+    second = f.submit(item(2))  # staged, and in the queue of the device's thread
+    gate.set()
+    errors = [first.exception(30), second.exception(30)]
+    assert [type(error) for error in errors] == [ExecutorLost] * 2
+    assert ran == [1.0]
+    assert len(told) == 1  # once for the device, whoever lost it
+
+
+class Dying(SimulatedDevice):
+    """Its errors come when the host waits for it, as those of a real device do."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.dead = False
+        self.asked = 0
+
+    def synchronize(self, event: Any) -> None:
+        self.asked += 1
+        if self.dead:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        super().synchronize(event)
+
+    def synchronize_all(self) -> None:
+        self.asked += 1
+        super().synchronize_all()
+
+
+def test_a_loss_that_shows_when_the_host_waits() -> None:
+    device, told = Dying(), []
+    executor = TorchExecutor(device, on_fatal=told.append)
+    f: Any = batched(lambda batch: batch, max_batch_size=1, collate=stack(), executor=executor)
+    assert f.call(item(1)).item() == 1
+    device.dead = True
+    asked = device.asked
+    with pytest.raises(ExecutorLost, match="illegal memory access"):
+        f.call(item(2))
+    with pytest.raises(ExecutorLost):
+        f.call(item(3))
+    assert device.asked == asked + 1  # the one that told
+    assert len(told) == 1
+
+
+def test_a_hook_that_fails_is_reported_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+
+    def on_fatal(error: BaseException) -> None:
+        raise KeyError("the hook")
+
+    f: Any = batched(Fragile(), collate=stack(), executor=TorchExecutor("cpu", on_fatal=on_fatal))
+    with pytest.raises(ExecutorLost):
+        f.call(item(-1))
+    assert [args.exc_type for args in reported] == [KeyError]

@@ -1,0 +1,294 @@
+"""`pad`: what the function is given, what is told it, and what comes back, for every side, dimension and nesting."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from collating import Pair, arena, collated, leaf_at, outcomes, ragged_items, ragged_paths, same, started
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchlib import batched
+from batchlib.errors import BatchContractError, ItemTooLarge
+from batchlib.torch import pad, unpad
+
+SIDES = st.sampled_from(["right", "left"])
+
+
+def as_tensors(item: Any) -> Any:
+    return torch.from_numpy(item) if isinstance(item, np.ndarray) else item
+
+
+@given(st.data(), SIDES, st.integers(0, 2), st.integers(0, 2), st.booleans())
+def test_padded_items_come_back(data: st.DataObject, side: Any, dim: int, fillers: int, staged: bool) -> None:
+    items = data.draw(ragged_items(dim))
+    collator = started(pad(1, side=side, dim=dim, unpad=ragged_paths(items[0])))
+    back = outcomes(collator, items, lambda x, **_: x, rows=len(items) + fillers, allocate=arena if staged else None)
+    assert same(back, [as_tensors(item) for item in items] if staged else items)
+
+
+@given(st.data(), SIDES, st.integers(0, 1), st.sampled_from([{}, {"multiple_of": 4}, {"sizes": (3, 9)}]))
+def test_what_the_function_is_given(data: st.DataObject, side: Any, dim: int, rounding: Any) -> None:
+    items = data.draw(ragged_items(dim))
+    collator = started(pad(1, side=side, dim=dim, **rounding))
+    rows = len(items) + data.draw(st.integers(0, 2))
+    batch, staged = collated(collator, items, rows), collated(collator, items, rows, arena)
+    assert same(staged.args, tuple(map(as_tensors, batch.args)))
+    assert same([*staged.extras.values()], [as_tensors(extra) for extra in batch.extras.values()])
+    assert staged.bucket == batch.bucket
+    path = ragged_paths(items[0])[0]
+    whole, mask, lengths = leaf_at(staged.args[0], path), staged.extras["mask"], staged.extras["lengths"]
+    own = [leaf_at(item, path).shape[dim] for item in items]
+    longest = max(own)
+    if rounding:
+        longest = -(-longest // 4) * 4 if "multiple_of" in rounding else 3 if longest <= 3 else 9
+    assert (whole.shape[0], whole.shape[dim + 1]) == (rows, longest)
+    assert (lengths.dtype, mask.dtype, mask.shape) == (torch.int64, torch.bool, (rows, longest))
+    assert lengths.tolist() == own + own[:1] * (rows - len(items))
+    assert mask.sum(1).tolist() == lengths.tolist()
+    by_position = whole.movedim(dim + 1, 1)
+    assert bool((by_position[~mask] == 1).all())
+    for row, marked, item in zip(by_position, mask, items, strict=False):
+        assert same(row[marked], as_tensors(leaf_at(item, path)).movedim(dim, 0).contiguous())
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_arrays_are_padded_like_tensors(side: Any) -> None:
+    arrays = [np.arange(n * 2, dtype=np.float32).reshape(2, n) for n in (3, 0, 5)]
+    collator = started(pad(-1, side=side, dim=1, multiple_of=4))
+    of_arrays = collated(collator, arrays)
+    of_tensors = collated(collator, [torch.from_numpy(array) for array in arrays])
+    given, expected = [[*batch.args, *batch.extras.values()] for batch in (of_arrays, of_tensors)]
+    assert all(isinstance(each, np.ndarray) for each in given)
+    assert same([torch.from_numpy(each) for each in given], expected)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+async def test_a_batch_gives_what_single_items_give(side: Any) -> None:
+    """What is filled in would be seen in any result that it got into."""
+    sizes: list[int] = []
+
+    def mean(values: Any, lengths: Any, mask: Any) -> Any:
+        sizes.append(len(values))
+        assert mask.sum(1).tolist() == lengths.tolist()
+        return (values * mask).sum(1) / lengths
+
+    def twice(values: Any, lengths: Any, mask: Any) -> Any:
+        sizes.append(len(values))
+        return values * 2
+
+    items = [torch.arange(n, dtype=torch.float32) + 1 for n in (1, 3, 18)]
+    async with batched(mean, max_batch_size=3, max_wait=30, collate=pad(-9999.0, side=side)) as call:
+        means = await asyncio.gather(*(call(item) for item in items))
+    async with batched(twice, max_batch_size=3, max_wait=30, collate=pad(-9999.0, side=side, unpad=True)) as call:
+        doubled = await asyncio.gather(*(call(item) for item in items))
+    assert sizes == [3, 3]
+    for item, mine, own in zip(items, means, doubled, strict=True):
+        assert torch.allclose(mine, item.mean())
+        assert torch.equal(own, item * 2)
+
+
+def test_the_longest_of_a_size_and_one_more() -> None:
+    collator = started(pad(sizes=[8, 4, 8]))
+    assert collator.lengths_of_buckets == (4, 8)
+    for length, size in ((0, 4), (4, 4), (5, 8), (8, 8)):
+        assert collator.accept((torch.zeros(length),)).length == size
+        assert collated(collator, [torch.zeros(length)]).args[0].shape == (1, size)
+    with pytest.raises(ItemTooLarge, match=r"the item is 9 long, and the largest of sizes= is 8"):
+        collator.accept((torch.zeros(9),))
+
+
+def test_a_multiple_and_one_more() -> None:
+    collator = started(pad(multiple_of=8))
+    assert collator.lengths_of_buckets == ()
+    for length, rounded in ((0, 0), (1, 8), (8, 8), (9, 16)):
+        assert collator.accept((torch.zeros(length),)).length == rounded
+        assert collated(collator, [torch.zeros(length)]).args[0].shape == (1, rounded)
+
+
+def test_batches_of_one_bucket_are_padded_alike() -> None:
+    collator = started(pad(sizes=[4, 8]))
+    buckets = [collated(collator, [torch.zeros(length)]).bucket for length in (3, 4, 5)]
+    assert buckets[0] == buckets[1] != buckets[2]
+    assert len({*buckets, collated(collator, [[1, 2]]).bucket}) == 3  # another dtype
+
+
+def test_the_length_of_an_item_is_what_its_row_would_cost() -> None:
+    collator = started(pad(multiple_of=4))
+    args = ([1, 2, 3], torch.zeros(5), 7)
+    assert collator.accept(args).length == collator.row_length(args) == 4 + 8
+    assert pad().usual_batch_cost == 1024
+    assert pad().pads
+
+
+def test_each_leaf_is_filled_with_its_own_value() -> None:
+    collator = started(pad({"input_ids": 1, "deep.labels": -100}))
+    items = [{"input_ids": [7] * n, "mask": [1] * n, "deep": {"labels": [8] * n}} for n in (1, 2)]
+    (batch,) = collated(collator, items).args
+    assert batch["input_ids"].tolist() == [[7, 1], [7, 7]]
+    assert batch["mask"].tolist() == [[1, 0], [1, 1]]
+    assert batch["deep"]["labels"].tolist() == [[8, -100], [8, 8]]
+
+
+def test_only_some_leaves_are_padded() -> None:
+    collator = started(pad(only="tokens"))
+    items = [{"tokens": [7] * n, "image": torch.zeros(3), "k": 1} for n in (1, 2)]
+    batch = collated(collator, items)
+    assert {key: tuple(value.shape) for key, value in batch.args[0].items()} == {
+        "tokens": (2, 2),
+        "image": (2, 3),
+        "k": (2,),
+    }
+    assert batch.extras["lengths"].tolist() == [1, 2]
+    assert collator.accept(({"tokens": [7], "image": torch.zeros(4), "k": 1},)).key != collator.accept((items[0],)).key
+
+
+def test_several_parameters_are_padded_each_to_its_own_length() -> None:
+    collator = started(pad(unpad=True))
+    calls = [collator.accept((torch.ones(n), torch.ones(2 * n), n)) for n in (1, 3)]
+    assert calls[0].key == calls[1].key
+    batch = collator.collate([list(column) for column in zip(*[call.args for call in calls], strict=True)])
+    assert [tuple(arg.shape) for arg in batch.args] == [(2, 3), (2, 6), (2,)]
+    source, target, number = batch.extras["mask"]
+    assert (source.sum(1).tolist(), target.sum(1).tolist(), number) == ([1, 3], [2, 6], None)
+    assert [each if each is None else each.tolist() for each in batch.extras["lengths"]] == [[1, 3], [2, 6], None]
+    rows = collator.uncollate(batch.args[0], batch, "auto")
+    assert [len(row) for row in rows] == [1, 3]
+    with pytest.raises(BatchContractError, match="the padded length on axis 1: 3; the result has shape"):
+        collator.uncollate(batch.args[1], batch, "auto")
+
+
+def test_the_function_gets_what_it_takes() -> None:
+    options = pad(mask="attention_mask", lengths=False)
+    assert options.names == ("attention_mask",)
+    assert list(collated(options.start(["attention_mask"], "f"), [[1, 2]]).extras) == ["attention_mask"]
+    assert list(collated(pad().start(["lengths"], "f"), [[1, 2]]).extras) == ["lengths"]
+    off = pad(mask=False, lengths=False)
+    assert off.names == ()
+    assert collated(off.start([], "f"), [[1, 2]]).extras == {}
+
+
+def test_a_function_that_cannot_tell_padding_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"f takes none of the parameters mask, lengths, .*mask=False, lengths=False"):
+        pad().start([], "f")
+    with pytest.raises(TypeError, match="embed takes none of the parameters where,"):
+        pad(mask="where", lengths=False).start([], "embed")
+
+    with pytest.raises(TypeError, match="deaf takes none of the parameters mask, lengths"):
+
+        @batched(collate=pad())
+        def deaf(values: Any) -> Any:
+            return values
+
+
+# What comes back.
+
+
+def test_only_named_leaves_are_cut() -> None:
+    collator = started(pad(unpad=("tokens", "deep[0]")))
+    items = [torch.ones(n) for n in (1, 3)]
+    rows = outcomes(collator, items, lambda x, mask, lengths: {"tokens": x, "deep": (x + 1, x), "sum": x.sum(1)})
+    assert [row["tokens"].tolist() for row in rows] == [[1], [1, 1, 1]]
+    assert [row["deep"][0].tolist() for row in rows] == [[2], [2, 2, 2]]
+    assert [row["deep"][1].tolist() for row in rows] == [[1, 0, 0], [1, 1, 1]]
+    assert [row["sum"].item() for row in rows] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (lambda x: x.sum(1), r"on axis 1: 3; the result has shape \(2,\)"),
+        (lambda x: (x, x[:, :2]), r"2 rows on axis 0 and the padded length on axis 1: 3; `\[1\]` has shape \(2, 2\)"),
+        (lambda x: {"x": x[:1]}, r"`x` has shape \(1, 3\)"),
+    ],
+)
+def test_what_has_not_the_padded_length_is_refused(result: Any, said: str) -> None:
+    items = [torch.ones(n) for n in (1, 3)]
+    with pytest.raises(BatchContractError, match=said):
+        outcomes(started(pad(unpad=True)), items, lambda x, mask, lengths: result(x))
+
+
+def test_a_leaf_to_be_cut_must_be_there() -> None:
+    with pytest.raises(
+        BatchContractError, match=r"unpad= and unpack= must name leaves of the result: tokens is none of"
+    ):
+        outcomes(started(pad(unpad="tokens")), [[1, 2]], lambda x, mask, lengths: {"ids": x})
+
+
+def test_a_list_is_not_cut() -> None:
+    rows = outcomes(started(pad(unpad=True)), [[1], [1, 2]], lambda x, mask, lengths: list(x))
+    assert [row.tolist() for row in rows] == [[1, 0], [1, 2]]
+
+
+@pytest.mark.parametrize("lengths", [[1, 3], (1, 3), torch.tensor([1, 3]), np.array([1, 3])])
+def test_unpad_inside_a_function(lengths: Any) -> None:
+    padded = torch.arange(6).view(2, 3)
+    right, left = unpad(padded, lengths), unpad(padded, lengths, side="left")
+    assert [row.tolist() for row in right] == [[0], [3, 4, 5]]
+    assert [row.tolist() for row in left] == [[2], [3, 4, 5]]
+    assert all(row.untyped_storage().nbytes() == 8 * len(row) for row in right + left)
+    deep = np.arange(12).reshape(2, 2, 3)
+    assert [row.shape for row in unpad(deep, lengths, dim=1)] == [(2, 1), (2, 3)]
+    (lone,) = unpad(padded[1:], [3])
+    lone.fill_(0)
+    assert padded[1].tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((torch.zeros(2, 3), [1]), "lengths must be one per row: 2, not 1"),
+        ((torch.zeros(2, 3), [1, 4]), "lengths must be from 0 to 3"),
+        ((torch.zeros(2, 3), [1, -1]), "lengths must be from 0 to 3"),
+        ((torch.zeros(2), [1, 1]), r"more than 0 dimensions, not shape \(2,\)"),
+    ],
+)
+def test_unpad_says_what_is_wrong(arguments: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        unpad(*arguments)
+    with pytest.raises(ValueError, match="side must be 'right' or 'left', not 'top'"):
+        unpad(*arguments, side="top")  # type: ignore[arg-type]
+
+
+# Other lengths, for warming up and for checking.
+
+
+@pytest.mark.parametrize("length", [0, 2, 3, 7])
+def test_stretching(length: int) -> None:
+    full, empty = np.arange(6).reshape(2, 3), np.zeros((2, 0))
+    pair = Pair(torch.from_numpy(full), torch.zeros(2, 3))
+    collator, of_pairs = started(pad(dim=1)), started(pad(dim=1, only="left"))
+    for item in (full, torch.from_numpy(full), empty, torch.from_numpy(empty), pair):
+        chosen = of_pairs if item is pair else collator
+        (once,) = chosen.accept((item,)).args
+        args = chosen.stretched((once,), length)
+        assert chosen.row_length(args) == length
+        assert chosen.accept(args).key == chosen.accept((item,)).key
+    assert collator.stretched((torch.tensor([[1, 2, 3]]),), 5)[0].tolist() == [[1, 2, 3, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"side": "top"}, ValueError, "side must be 'right' or 'left', not 'top'"),
+        ({"dim": -1}, ValueError, "dim must be a whole number >= 0"),
+        ({"dim": 1.0}, ValueError, "dim must be a whole number >= 0"),
+        ({"multiple_of": 0}, ValueError, "multiple_of must be a whole number >= 1"),
+        ({"sizes": ()}, ValueError, "sizes must hold at least one length"),
+        ({"sizes": (0,)}, ValueError, "sizes must be a whole number >= 1"),
+        ({"sizes": (8,), "multiple_of": 8}, TypeError, "give sizes= or multiple_of=, not both"),
+        ({"value": "0"}, TypeError, "value must be a number or a mapping"),
+        ({"value": {"a": None}}, TypeError, "value must be a number or a mapping"),
+        ({"mask": None}, TypeError, "mask= must be True, False or the name of a parameter, not None"),
+        ({"mask": "no name"}, ValueError, "mask= must be the name of a parameter that nothing else has"),
+        ({"mask": "m", "lengths": "m"}, ValueError, "lengths= must be the name of a parameter that nothing else has"),
+        ({"only": 3}, TypeError, "only must be a path in a structure"),
+        ({"only": (3,)}, TypeError, "only must be a path in a structure"),
+        ({"unpad": None}, TypeError, "unpad must be a path in a structure"),
+    ],
+)
+def test_options_that_mean_nothing(options: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        pad(**options)

@@ -1,0 +1,298 @@
+"""The way of one batch after the other, on the CPU and on a device with a memory of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from batchlib._core._execution import Allocate, Collated
+from batchlib.torch._arena import ALIGNMENT, Arena
+from batchlib.torch._device import CpuDevice
+from batchlib.torch._ring import Buffers, Direct, Pipeline, Results, pipeline_for
+from batchlib.torch._simulated import SimulatedDevice
+
+Way = Direct | Pipeline
+WAYS: dict[str, Callable[[Results], Way]] = {
+    "cpu": lambda results: pipeline_for(CpuDevice(), results=results),
+    "simulated": lambda results: pipeline_for(SimulatedDevice(5), results=results),
+    "lazy": lambda results: pipeline_for(SimulatedDevice(5, busy=0), results=results),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    return opened(WAYS[request.param]("host"))
+
+
+@pytest.fixture(params=["cpu", "lazy"])
+def numpy_way(request: pytest.FixtureRequest) -> Way:
+    return opened(WAYS[request.param]("numpy"))
+
+
+def opened(way: Way) -> Way:
+    way.enter()
+    return way
+
+
+def run(
+    way: Way, function: Callable[[Collated], Any], *args: Any, buffers: Buffers | None = None, **extras: Any
+) -> Any:
+    buffers = buffers or way.buffers()
+    way.stage(buffers, lambda allocate: Collated(args, extras, 1, 1))
+    way.launch(buffers, function)
+    result = way.finish(buffers)
+    return result
+
+
+def values(collated: Collated) -> Any:
+    return collated.args
+
+
+def test_a_device_decides_which_way_it_is() -> None:
+    assert isinstance(pipeline_for(CpuDevice()), Direct)
+    assert isinstance(pipeline_for(SimulatedDevice()), Pipeline)
+
+
+def test_batches_follow_each_other_through_the_same_buffers(way: Way) -> None:
+    buffers = way.buffers()
+    for number in range(5):
+
+        def collate(allocate: Allocate, number: int = number) -> Collated:
+            rows = allocate((2, 3), torch.float32).fill_(number)
+            return Collated((rows,), {"lengths": torch.tensor([number, 3])}, 2, 2)
+
+        collated = way.stage(buffers, collate)
+        assert collated.args[0].tolist() == [[number] * 3] * 2
+        way.launch(buffers, lambda c: {"sum": c.args[0].sum(1) + c.extras["lengths"], "none": None, "size": c.size})
+        result = way.finish(buffers)
+        assert result["sum"].tolist() == [4.0 * number, 3.0 * number + 3]
+        assert (result["none"], result["size"]) == (None, 2)
+        del result, collated
+        way.clear(buffers)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float64, torch.complex64],
+)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 5), (2, 3, 5)])
+def test_no_dtype_and_no_shape_is_changed(way: Way, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    given = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+    (found,) = run(way, values, given)
+    assert (found.dtype, found.shape, torch.equal(found, given)) == (dtype, given.shape, True)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda t: t.t(),
+        lambda t: t[:, 1:],
+        lambda t: t[::2],
+        lambda t: t[:1].expand(7, -1),
+        lambda t: torch.complex(t, t).conj(),
+        lambda t: torch.complex(t, t).conj().imag,
+        lambda t: t.to_sparse(),
+        lambda t: torch.nn.Parameter(t),
+    ],
+)
+def test_views_come_out_as_they_are(way: Way, view: Callable[[Tensor], Tensor]) -> None:
+    """Of what is given, of what is computed, and of both."""
+    given = torch.arange(12.0).reshape(3, 4)
+    expected = view(given).to_dense().detach()
+    for found in (
+        run(way, values, view(given))[0],
+        run(way, lambda c: view(c.args[0]), given),
+        run(way, lambda c: view(c.args[0].clone()), given),
+    ):
+        assert torch.equal(found.to_dense(), expected)
+
+
+def test_views_into_the_memory_that_is_collated_into_go_to_the_device() -> None:
+    way = opened(Pipeline(SimulatedDevice(1)))
+    buffers = way.buffers()
+
+    def collate(allocate: Allocate) -> Collated:
+        whole = allocate((3, 4), torch.int32)
+        whole.copy_(torch.arange(12).reshape(3, 4))
+        return Collated((whole[:, 1:].t(), [whole]), {}, 3, 3)  # a list is the collation's own
+
+    way.stage(buffers, collate)
+    way.launch(buffers, lambda collated: collated.args[0] * 10)
+    assert way.finish(buffers).tolist() == [[10, 50, 90], [20, 60, 100], [30, 70, 110]]
+
+
+def test_arrays_become_tensors_unless_they_hold_no_numbers(way: Way) -> None:
+    names = np.array(["a", "b"])
+    numbers, strings, backward, scalar = run(way, values, np.arange(3), names, np.arange(3)[::-1], np.float32(2))
+    assert torch.equal(numbers, torch.arange(3))
+    assert strings is names
+    assert backward.tolist() == [2, 1, 0]
+    assert isinstance(scalar, np.float32)
+
+
+def test_results_come_as_arrays(numpy_way: Way) -> None:
+    weight = torch.ones(2, requires_grad=True)
+    found = run(numpy_way, lambda c: {"a": c.args[0] * weight, "b": [None, c.args[0].conj()]}, torch.ones(2))
+    assert isinstance(found["a"], np.ndarray)
+    assert isinstance(found["b"][1], np.ndarray)
+    assert found["a"].tolist() == [1.0, 1.0]
+
+
+def test_a_result_without_an_array_is_named(numpy_way: Way) -> None:
+    with pytest.raises(TypeError, match=r'bfloat16 has no NumPy array.*results="host"'):
+        run(numpy_way, values, torch.ones(2, dtype=torch.bfloat16))
+
+
+def test_a_tensor_on_another_device_is_refused_by_both_names(way: Way) -> None:
+    buffers = way.buffers()
+    with pytest.raises(TypeError, match=r"is on meta, the executor's device is cpu"):
+        run(way, values, {"a": torch.ones(2, device="meta")}, buffers=buffers)
+    way.clear(buffers)
+    assert run(way, values, torch.ones(2), buffers=buffers)[0].tolist() == [1, 1]
+
+
+def test_what_a_function_raises_is_raised_and_the_buffers_serve_on(way: Way) -> None:
+    def fail(collated: Collated) -> Any:
+        raise ValueError("no")
+
+    buffers = way.buffers()
+    for number in range(3):
+        with pytest.raises(ValueError, match="no"):
+            run(way, fail, torch.full((2,), number), buffers=buffers)
+        way.clear(buffers)
+        assert run(way, values, torch.full((2,), number), buffers=buffers)[0].tolist() == [number] * 2
+        way.clear(buffers)
+
+
+def test_a_collation_that_raises_leaves_nothing_behind(way: Way) -> None:
+    def collate(allocate: Allocate) -> Collated:
+        allocate((9,), torch.int64)
+        raise ValueError("no")
+
+    buffers = way.buffers()
+    with pytest.raises(ValueError, match="no"):
+        way.stage(buffers, collate)
+    way.clear(buffers)
+    assert run(way, values, torch.ones(2), buffers=buffers)[0].tolist() == [1, 1]
+
+
+def test_a_batch_that_is_given_up_before_it_is_launched_leaves_nothing_behind(way: Way) -> None:
+    buffers = way.buffers()
+    way.stage(buffers, lambda allocate: Collated((torch.zeros(2),), {}, 1, 1))
+    way.clear(buffers)
+    assert run(way, values, torch.ones(2), buffers=buffers)[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_a_worker_may_be_in_any_mode(way: Way, mode: Callable[[], Any]) -> None:
+    buffers = way.buffers()
+    given = torch.ones(2, requires_grad=True)
+    for _ in range(2):
+        way.stage(buffers, lambda allocate: Collated((given,), {}, 1, 1))
+        with mode():
+            way.launch(buffers, lambda collated: collated.args[0] * 2)
+        assert way.finish(buffers).detach().clone().add_(1).tolist() == [3, 3]
+        way.clear(buffers)
+
+
+def test_results_that_stay_on_the_device_share_nothing_with_the_next_batch() -> None:
+    way = opened(Pipeline(SimulatedDevice(2), results="device"))
+    buffers = way.buffers()
+    results: list[Any] = []
+    for number in range(6):
+        results.append(
+            run(way, lambda c: [c.args[0], c.args[0][1:], c.args[0] + 1], torch.full((3,), number), buffers=buffers)
+        )
+        way.clear(buffers)
+    assert [[each.tolist() for each in result] for result in results] == [
+        [[number] * 3, [number] * 2, [number + 1] * 3] for number in range(6)
+    ]
+
+
+def test_memory_grows_with_the_batches_and_then_stays() -> None:
+    asked: list[int] = []
+
+    def make(nbytes: int) -> Tensor:
+        asked.append(nbytes)
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    arena = Arena(make)
+    for _ in range(5):
+        for size in (10, 1000, 5000, 0, 300):
+            tensor = arena.allocate((size,), torch.float64)
+            assert arena.find(tensor) is arena.chunks[-1]
+            assert tensor.storage_offset() * tensor.itemsize % ALIGNMENT == 0
+        arena.clear()
+    # One after the other at first; from the second time on, one that holds them all.
+    assert asked == [4096, 8192, 65536, 65536]
+    assert arena.chunks == []
+
+
+def test_tensors_of_a_batch_lie_apart() -> None:
+    arena = Arena(CpuDevice().host_buffer)
+    tensors = [arena.allocate((number % 7, 3), dtype) for number in range(50) for dtype in (torch.bool, torch.float64)]
+    for number, tensor in enumerate(tensors):
+        tensor.fill_(number)
+    assert all([torch.equal(t, torch.full_like(t, number)) for number, t in enumerate(tensors)])
+    assert arena.find(torch.ones(1)) is None
+    assert arena.find(torch.eye(2).to_sparse()) is None
+
+
+def test_one_copy_takes_a_batch_to_the_device() -> None:
+    class Counting(SimulatedDevice):
+        copies = 0
+
+        def copy(self, stream: Any, target: Tensor, source: Tensor) -> None:
+            self.copies += 1
+            super().copy(stream, target, source)
+
+    device = Counting()
+    way = opened(Pipeline(device))
+    buffers = way.buffers()
+    for _ in range(2):  # the memory grows with the first, to more than one piece
+        device.copies = 0
+        run(
+            way,
+            lambda c: None,
+            *(torch.ones(1000) for _ in range(9)),
+            mask=torch.ones(9, dtype=torch.bool),
+            buffers=buffers,
+        )
+        way.clear(buffers)
+    assert device.copies == 1
+
+
+class Elsewhere(CpuDevice):
+    """A device whose tensors are not the host's. They hold nothing, so nothing is copied."""
+
+    staged = True
+    place = torch.device("meta")
+
+    def device_buffer(self, nbytes: int) -> Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, device="meta")
+
+    def copy(self, stream: None, target: Tensor, source: Tensor) -> None: ...
+
+
+def test_what_is_on_the_device_stays_there_and_what_is_on_the_host_goes_there() -> None:
+    way = opened(Pipeline(Elsewhere()))
+    there, here = torch.ones(2, device="meta"), torch.ones(3)
+    seen: list[Any] = []
+
+    def look(collated: Collated) -> Any:
+        seen.extend(collated.args)
+        return collated.args[0] + 1, here
+
+    computed, kept = run(way, look, there, torch.ones(2, 2))
+    assert seen[0] is there
+    assert (seen[1].device.type, seen[1].shape) == ("meta", (2, 2))
+    assert (computed.device.type, computed.shape) == ("cpu", (2,))
+    assert kept is here
+    way = opened(Pipeline(Elsewhere(), results="device"))
+    stayed, moved, kept = run(way, lambda c: (c.args[0] + 1, c.args[0], here), there)
+    assert stayed.device.type == moved.device.type == "meta"
+    assert moved is not there  # the caller's own is no result
+    assert kept is here
