@@ -6,6 +6,7 @@ either writes. Arrays are known by their look and copied by their own method, so
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .._core._execution import Copy
@@ -34,10 +35,10 @@ def rows_of(array: Any, copy: Copy = "auto") -> list[Any]:
 def _alone(row: Any) -> bool:
     """Whether it holds at least half of the memory that it keeps alive."""
     if hasattr(row, "untyped_storage"):
-        return not row.is_inference() and _size(row.untyped_storage()) <= 2 * _size(row)
-    base = getattr(row, "base", None)
-    return base is None or _size(base) <= 2 * _size(row)
-
-
-def _size(memory: Any) -> int:
-    return int(memory.nbytes() if callable(memory.nbytes) else memory.nbytes)
+        return not row.is_inference() and row.untyped_storage().nbytes() <= 2 * row.nbytes
+    owner = row
+    while getattr(owner, "base", None) is not None:  # an array over foreign memory is itself the base of its views
+        owner = owner.base
+    if hasattr(owner, "untyped_storage"):  # what `Tensor.numpy()` has given
+        return bool(owner.untyped_storage().nbytes() <= 2 * row.nbytes)
+    return bool(getattr(owner, "nbytes", math.inf) <= 2 * row.nbytes)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.until import until
 
 from batchlib import batched
 from batchlib.errors import ExecutorLost
@@ -220,10 +221,14 @@ def test_a_batch_that_is_on_its_way_to_a_device_that_gets_lost_never_reaches_it(
         assert gate.wait(30)
         raise Assert("unspecified launch failure")
 
-    f: Any = batched(model, max_batch_size=1, collate=stack(), executor=TorchExecutor(SimulatedDevice(), in_flight=2))
+    told: list[BaseException] = []
+    executor = TorchExecutor(SimulatedDevice(), in_flight=2, on_fatal=told.append)
+    f: Any = batched(model, max_batch_size=1, collate=stack(), executor=executor)
     first = f.submit(item(1))
     assert started.wait(30)
-    second = f.submit(item(2))  # staged, and in the queue of the device's thread
+    second = f.submit(item(2))
+    (lane,) = f._live.driver.executor.lanes
+    until(lambda: lane.worker.waiting)  # staged, and in the queue of the device's thread
     gate.set()
     errors = [first.exception(30), second.exception(30)]
     assert [type(error) for error in errors] == [ExecutorLost] * 2
