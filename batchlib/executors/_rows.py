@@ -35,10 +35,7 @@ def rows_of(array: Any, copy: Copy = "auto") -> list[Any]:
 def _alone(row: Any) -> bool:
     """Whether it holds at least half of the memory that it keeps alive."""
     if hasattr(row, "untyped_storage"):
-        return not row.is_inference() and row.untyped_storage().nbytes() <= 2 * row.nbytes
-    owner = row
-    while getattr(owner, "base", None) is not None:  # an array over foreign memory is itself the base of its views
-        owner = owner.base
-    if hasattr(owner, "untyped_storage"):  # what `Tensor.numpy()` has given
-        return bool(owner.untyped_storage().nbytes() <= 2 * row.nbytes)
-    return bool(getattr(owner, "nbytes", math.inf) <= 2 * row.nbytes)
+        kept: int = row.untyped_storage().nbytes()
+        return not row.is_inference() and kept <= 2 * row.nbytes
+    base = getattr(row, "base", None)
+    return base is None or getattr(base, "nbytes", math.inf) <= 2 * row.nbytes

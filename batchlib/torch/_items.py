@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ._structure import LEAF, Leaf, Structure, flatten
+from ._structure import LEAF, Leaf, Structure, flatten, holds_rows
 
 NUMERIC = "biufc"  # kinds of NumPy's dtypes: booleans and numbers
 
@@ -58,7 +58,7 @@ def open_items(args: tuple[Any, ...], examples: Examples | None) -> list[Item]:
 
 def open_item(value: Any, example: Item | None = None) -> Item:
     """`value` may be one that was queued."""
-    if type(value) is torch.Tensor and value.layout is torch.strided:
+    if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
         item = Item((value,), LEAF)
     elif type(value) is Item:
         item = value
@@ -82,15 +82,23 @@ def open_item(value: Any, example: Item | None = None) -> Item:
 
 def leaf_key(leaf: Leaf) -> Hashable:
     """What leaves must have in common to be stacked."""
-    if isinstance(leaf, torch.Tensor):
-        return leaf.dtype, leaf.device, leaf.shape
-    return (leaf.dtype, None, leaf.shape) if isinstance(leaf, np.ndarray) else None
+    return (_memory_key(leaf), leaf.shape) if holds_rows(leaf) else None
 
 
 def part_key(leaf: Leaf, dim: int) -> Hashable:
     """What leaves must have in common that may differ along `dim`."""
     shape = leaf.shape
-    return leaf.dtype, leaf.device if isinstance(leaf, torch.Tensor) else None, shape[:dim], shape[dim + 1 :]
+    return _memory_key(leaf), shape[:dim], shape[dim + 1 :]
+
+
+def _memory_key(leaf: Leaf) -> Hashable:
+    """What leaves must have in common beside their shapes, or one caller's would decide what the others' become.
+
+    That is its type, whose code `torch.stack` may run, and whether a graph is kept, on which what works in place fails.
+    """
+    if isinstance(leaf, torch.Tensor):
+        return type(leaf), leaf.dtype, leaf.device, leaf.requires_grad
+    return type(leaf), leaf.dtype
 
 
 def _checked(leaf: Leaf, where: str, arrays: bool, like: Leaf) -> Leaf:
@@ -98,10 +106,14 @@ def _checked(leaf: Leaf, where: str, arrays: bool, like: Leaf) -> Leaf:
     if isinstance(leaf, torch.Tensor):
         if leaf.layout is not torch.strided:
             raise TypeError(f"only dense tensors can be collated: {where} is {leaf.layout}; call .to_dense() on it")
+        if leaf.is_quantized:  # torch would press all of a batch into the scale of the first
+            raise TypeError(f"each quantized tensor has its own scale: {where} is one; call .dequantize() on it")
         return leaf
     if isinstance(leaf, np.ndarray):
         if leaf.dtype.kind not in NUMERIC:
             raise TypeError(f"only arrays of numbers can be collated: {where} has dtype {leaf.dtype}")
+        if isinstance(leaf, np.ma.MaskedArray):
+            raise TypeError(f"a batch would lose the mask of a masked array: {where} is one; call .filled() on it")
         return leaf
     if isinstance(leaf, list):
         return _from_list(leaf, where, arrays, like)

@@ -1,13 +1,13 @@
 """An executor that is gone for good: everybody is told at once, and nothing more gets to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from support.until import until
 
 from batchlib import ExecutorLost
 
-from .held import Held, Kind
+from .held import Held, Kind, of_kind
 from .runtimes import Runtime
 
 Make = Callable[..., Any]
@@ -21,39 +21,57 @@ def gone(items: list[Any]) -> list[Any]:
     raise ExecutorLost("the device is gone: start a new process") from Broken("device-side assert")
 
 
+class Executor:
+    """Runs the batches of a Held."""
+
+    def __init__(self, held: Held, kind: Kind) -> None:
+        self.is_async = kind == "async"
+        self._function: Any = held.function
+
+    def run(self, requests: Sequence[Any]) -> Any:
+        return self._function([request.args[0] for request in requests])
+
+    async def run_async(self, requests: Sequence[Any]) -> Any:
+        return await self._function([request.args[0] for request in requests])
+
+
 def test_who_runs_waits_or_comes_later_is_told_at_once(runtime: Runtime, kind: Kind, make: Make) -> None:
     held = Held(kind, gone)
-    function = make(held, max_batch_size=2)
+    function = make(held, max_batch_size=2, executor=Executor(held, kind))
     running = runtime.start_each(function, [1])
     until(lambda: held.seen)
     waiting = runtime.start_each(function, [2, 3, 4])
     until(lambda: function.statistics().waiting == 3)
     assert function.statistics().healthy
     held.gate.open()
-    later = None
-    errors = [call.error() for call in (*running, *waiting)]
-    later = runtime.start(function, 5).error()
-    assert all(isinstance(error, ExecutorLost) for error in (*errors, later))
-    assert all(isinstance(error.__cause__, Broken) for error in (*errors, later) if error is not None)
-    assert len({id(error) for error in (*errors, later)}) == 5
+    errors = [call.error() for call in (*running, *waiting, runtime.start(function, 5))]
+    assert all(isinstance(error, ExecutorLost) for error in errors)
+    assert all(isinstance(error.__cause__, Broken) for error in errors if error is not None)
+    assert len({id(error) for error in errors}) == 5
     assert held.seen == [[1]]
     done = function.statistics()
     assert (done.healthy, done.closed, done.waiting, done.running) == (False, True, 0, 0)
     assert (done.failed, done.rejected, done.submitted) == (1, 4, 5)
 
 
-def test_a_lost_executor_is_never_searched_for_culprits(runtime: Runtime, kind: Kind, make: Make) -> None:
-    held = Held(kind, gone)
-    function = make(held, on_error="bisect")
-    held.gate.open()
-    assert {type(call.error()) for call in runtime.start_each(function, range(4))} == {ExecutorLost}
-    assert len(held.seen) == 1
-
-
 def test_one_that_is_lost_can_be_closed(runtime: Runtime, kind: Kind, make: Make) -> None:
     held = Held(kind, gone)
-    function = make(held)
+    function = make(held, executor=Executor(held, kind))
     held.gate.open()
     assert isinstance(runtime.start(function, 1).error(), ExecutorLost)
     function.close()
     assert isinstance(runtime.start(function, 2).error(), ExecutorLost)
+
+
+def test_the_lost_executor_of_another_function_is_an_error_like_others(
+    runtime: Runtime, kind: Kind, make: Make
+) -> None:
+    """Raised inside a function, it comes from a batched one that this one has called."""
+
+    def calls_another(items: list[Any]) -> list[Any]:
+        return gone(items) if 1 in items else items
+
+    function = make(of_kind(kind, calls_another), max_batch_size=1)
+    assert isinstance(runtime.start(function, 1).error(), ExecutorLost)
+    assert runtime.start(function, 2).result() == 2
+    assert function.statistics().healthy

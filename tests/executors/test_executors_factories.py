@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batchlib import batched
+from batchlib import ExecutorLost, batched
 from batchlib.executors import Bisecting
 from batchlib.protocols import BatchFunction
 
@@ -121,6 +121,25 @@ def test_culprits_are_searched_for_on_whatever_executor() -> None:
     assert isinstance(futures[1].exception(10), ZeroDivisionError)
     assert [futures[place].result(10) for place in (0, 2, 3)] == [1.0, 0.5, 0.25]
     assert isinstance(Bisecting(factory.started[0]).inside, Running)
+
+
+class Lost(Running):
+    def run(self, requests: Sequence[Any]) -> Sequence[Any]:
+        super().run(requests)
+        raise ExecutorLost("gone")
+
+
+def test_a_lost_executor_is_never_searched_for_culprits() -> None:
+    class Factory(Counting):
+        def start(self, function: BatchFunction) -> Running:
+            return Lost(function)
+
+    seen: list[list[int]] = []
+    function = batched(
+        lambda xs: seen.append(xs) or xs, executor=Factory(), on_error="bisect", max_wait=60, max_batch_size=4
+    )
+    assert {type(future.exception(10)) for future in [function.submit(n) for n in range(4)]} == {ExecutorLost}
+    assert seen == [[0, 1, 2, 3]]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
