@@ -20,7 +20,7 @@ demo: ## a real embedding model answers hundreds of callers in batches
 recipes: ## four real models behind @batched, each compared with itself unbatched
 	@scripts/venv.sh recipes
 	@status=0; for recipe in examples/recipes/*.py; do \
-	printf '\n%s\n' "$$recipe"; .venv-recipes/bin/python "$$recipe" || status=1; done; exit $$status
+	printf '\n%s\n' "$$recipe"; .venv/bin/python "$$recipe" || status=1; done; exit $$status
 
 test: ## the suite on the Python at hand, and full branch coverage of the core and the policies
 	@scripts/venv.sh test

@@ -5,7 +5,7 @@
 #   scripts/venv.sh demo         .venv with what the demo imports: torch and the embedding model
 #   scripts/venv.sh docs         .venv with what draws the plots of the docs
 #   scripts/venv.sh bench        .venv-bench with the peers that the benchmarks measure, and the embedding model
-#   scripts/venv.sh recipes      .venv-recipes with what examples/recipes/ import: models, and pictures for one
+#   scripts/venv.sh recipes      .venv with what examples/recipes/ import: models, and pictures for one
 #   scripts/venv.sh test 3.12    .venv-3.12, on that Python and without torch; exit status 3 where the machine has none
 #   scripts/venv.sh at-hand      prints the version of the Python at hand, such as 3.12
 #
@@ -84,13 +84,13 @@ case $purpose in
     demo)  extras=demo need_mb=1800 ;; # 1300 installed, and the wheels while pip unpacks them
     docs)  extras=docs need_mb=300 ;;
     bench) extras=bench need_mb=3000 ;;
-    recipes) extras=recipes need_mb=2000 ;; # 1450 installed
+    recipes) extras=recipes need_mb=2000 ;; # 1450 installed, of which the demo's environment has 1300
     *) die "usage: scripts/venv.sh test|demo|docs|bench|recipes [version], or scripts/venv.sh at-hand" ;;
 esac
 [ "$purpose" = test ] || [ "$purpose" = docs ] || hint="(On Linux the torch that pip finds by default may carry CUDA, several GB more. README: how to take a CPU build.)"
 
 if [ -n "${2:-}" ]; then python=$(python_of_version "$2"); venv=.venv-$2; else python=$(python_at_hand); venv=.venv; fi
-case $purpose in bench | recipes) venv=.venv-$purpose ;; esac
+[ "$purpose" != bench ] || venv=.venv-bench
 stamp=$venv/installed-$purpose
 log=$venv/pip.log
 

@@ -28,9 +28,7 @@ class FunctionExecutor:
     def run(self, requests: Sequence[Request]) -> Sequence[Any]:
         try:
             first = requests[0]
-            if (
-                self._plain and first.settings is None and len(first.args) == 1
-            ):  # the short way
+            if self._plain and first.settings is None and len(first.args) == 1:  # the short way
                 return split(self._call([request.args[0] for request in requests]), len(requests))
             function = self._function
             collated = function.collate(requests)

@@ -182,15 +182,17 @@ class PadCollator:
     def _measured(self, item: Item) -> Measured:
         measured = measure(item, self._dim, self._only)
         if self._fills:
-            for index, leaf in enumerate(item.leaves):
-                value = self._value(item, index)
+            for index, (leaf, value) in enumerate(zip(item.leaves, self._values(item), strict=True)):
                 if measured.ragged[index] and not fits(value, leaf.dtype):
                     raise TypeError(f"pad(value={value!r}) cannot be held by {leaf.dtype}, as {item.place(index)} is")
         return measured
 
-    def _value(self, item: Item, index: int) -> float:
+    def _values(self, item: Item) -> list[float]:
+        """What fills up each leaf."""
         value = self._options.value
-        return value.get(item.structure.paths[index], 0) if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping):
+            return [value.get(path, 0) for path in item.structure.paths]
+        return [value] * len(item.leaves)
 
     def _padded_length(self, length: int) -> int:
         """That of a batch whose longest item has this one."""
@@ -218,10 +220,10 @@ class PadCollator:
         allocate: Allocate | None,
     ) -> list[Any]:
         return [
-            padded(each, longest, self._value(first, index), dim=self._dim, left=self._left, allocate=allocate)
-            if ragged[index]
+            padded(each, longest, value, dim=self._dim, left=self._left, allocate=allocate)
+            if is_ragged
             else stacked(each, allocate)
-            for index, each in enumerate(leaves)
+            for each, value, is_ragged in zip(leaves, self._values(first), ragged, strict=True)
         ]
 
     def _told(self, what: str, own: list[int], longest: int) -> np.ndarray:
@@ -251,7 +253,8 @@ def fits(value: complex, dtype: Any) -> bool:
     """Whether a padding value stays what it is in memory of this dtype, but for rounding."""
     try:
         if isinstance(dtype, torch.dtype):
-            held, inexact = torch.full((), value, dtype=dtype).item(), dtype.is_floating_point or dtype.is_complex
+            # `fill_`, as for a batch: `torch.full` makes an infinity of what is too large
+            held, inexact = torch.empty((), dtype=dtype).fill_(value).item(), dtype.is_floating_point or dtype.is_complex
         else:
             with np.errstate(over="raise"):
                 held, inexact = np.full((), value, dtype).item(), dtype.kind in "fc"

@@ -32,6 +32,15 @@ def test_a_lone_row_is_a_view_as_long_as_it_keeps_at_most_its_own_size_again(hel
     assert (row.base is not None) is is_view
 
 
+def test_a_lone_row_over_foreign_memory_is_a_copy_unless_that_is_known_to_be_small() -> None:
+    (small,) = rows_of(np.frombuffer(memoryview(np.zeros(5)))[None])
+    assert small.base is not None
+    (row,) = rows_of(np.frombuffer(bytes(4000), np.uint8).reshape(100, 40)[:1])
+    assert row.base is None
+    (unknown,) = rows_of(np.frombuffer(bytes(40), np.uint8)[None])
+    assert unknown.base is None
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_copying_can_be_chosen(size: int) -> None:
     array = np.zeros((size, 2))

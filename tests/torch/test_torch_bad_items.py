@@ -134,6 +134,7 @@ class Foreign:
         ((1, np.array([None])), TypeError, r"`\[1\]` has dtype object"),
         (torch.zeros(2).to_sparse(), TypeError, r"only dense tensors can be collated: the item is torch.sparse_coo"),
         ({"a": torch.eye(2).to_sparse()}, TypeError, r"`a` is torch.sparse_coo; call .to_dense\(\) on it"),
+        (np.ma.array([1, 2], mask=[0, 1]), TypeError, r"lose the mask of a masked array: the item is one"),
     ],
 )
 @pytest.mark.parametrize("collation", COLLATIONS, ids=IDS)
@@ -180,6 +181,7 @@ def test_leaves_to_be_padded_must_be_there() -> None:
         (2**70, [1]),
         (1e300, torch.tensor([1.0])),
         (1e300, np.array([1], np.float16)),
+        (1e6, torch.tensor([1.0], dtype=torch.float16)),
     ],
 )
 def test_padding_that_a_dtype_cannot_hold(value: Any, item: Any) -> None:
@@ -276,6 +278,54 @@ def test_what_is_changed_after_the_call_is_not_seen() -> None:
     (batch,) = collator.collate([[queued]]).args
     assert type(batch) is collections.OrderedDict
     assert (batch["ids"].tolist(), batch["k"].tolist()) == ([[1, 2]], [3])
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize_per_tensor.*deprecated")
+@pytest.mark.parametrize("collation", COLLATIONS, ids=IDS)
+def test_quantized_tensors_are_not_pressed_into_one_scale(collation: Any) -> None:
+    quantized = torch.quantize_per_tensor(torch.ones(2, 2), 0.1, 0, torch.quint8)
+    for item in (quantized, {"a": quantized}):
+        with pytest.raises(TypeError, match=r"its own scale: .* is one; call .dequantize\(\) on it"):
+            started(collation).accept((item,))
+
+
+class Touchy(torch.Tensor):
+    """A tensor whose owner forbids everything that is not asked of it alone."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.stack, torch.cat):
+            raise PermissionError(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("collation", [stack(), pack(positions="x", unpack=True)], ids=["stack", "pack"])
+async def test_what_a_type_of_ones_own_refuses_harms_nobody(collation: Any) -> None:
+    def same_again(batch: Any, x: Any = None) -> Any:
+        return batch
+
+    calls = batched(same_again, collate=collation)
+    item = torch.ones(2)
+    one, refused, other = await asyncio.gather(
+        calls(item), calls(torch.ones(2).as_subclass(Touchy)), calls(item), return_exceptions=True
+    )
+    assert isinstance(refused, PermissionError)
+    assert same([one, other], [item, item])
+
+
+@pytest.mark.parametrize("collation", [stack(), pad(mask="x"), pack(positions="x")], ids=["stack", "pad", "pack"])
+async def test_an_item_that_requires_gradients_puts_no_neighbour_into_a_graph(collation: Any) -> None:
+    """Here it would also be an error for both: a tensor in a graph has no `numpy()`."""
+
+    def total(batch: Any, x: Any = None) -> Any:
+        return [row.sum() for row in batch.numpy().reshape(-1, 2)]
+
+    calls = batched(total, collate=collation)
+    plain, in_graph = await asyncio.gather(
+        calls(torch.ones(2)), calls(torch.ones(2, requires_grad=True)), return_exceptions=True
+    )
+    assert plain == 2
+    assert isinstance(in_graph, RuntimeError)
 
 
 def test_too_few_rows() -> None:

@@ -49,9 +49,12 @@ KINDS: list[Any] = [
     torch.zeros(2, dtype=torch.float64),
     torch.zeros(2, dtype=torch.int64),
     torch.zeros(2, device="meta"),
+    torch.zeros(2, requires_grad=True),
+    torch.nn.Parameter(torch.zeros(2)),
     torch.tensor(0.0),
     np.zeros(2),
     np.zeros(2, np.float32),
+    np.zeros(2, ">f4"),
     np.zeros((2, 1), np.float32),
     (torch.zeros(2),),
     Pair(torch.zeros(2), 1),
@@ -315,6 +318,14 @@ def test_what_is_cut_off_is_not_kept_either(collation: Any, array: bool) -> None
     for some in (items, items[:1]):
         back = outcomes(collator, some, lambda x, **_: x)
         assert [memory(row) for row in back] == [4 * n for n in lengths[: len(some)]]
+
+
+def test_an_array_that_is_a_part_of_a_tensor_does_not_keep_the_tensor() -> None:
+    (row,) = outcomes(STACK, [torch.ones(2)], lambda x: torch.zeros(100, 2)[:1].numpy())
+    assert row.base is None
+    whole = torch.zeros(1, 2)
+    (row,) = outcomes(STACK, [torch.ones(2)], lambda x: whole.numpy())
+    assert row.base is not None
 
 
 def test_two_rows_never_share_a_storage() -> None:
