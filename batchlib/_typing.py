@@ -207,6 +207,9 @@ class Decorator(Protocol):
         **options: Unpack[Options],
     ) -> BatchedMethod[S, Concatenate[A, P], R]: ...
 
+    @overload  # of whatever a collation makes: the checker cannot know what its callers give, but what they get
+    def __call__(self, function: Callable[..., Array[R]], /, **options: Unpack[Options]) -> Batched[..., R]: ...
+
     @overload
     def __call__(self, function: Callable[..., Any], /, **options: Unpack[Options]) -> Batched[..., Any]: ...
 
