@@ -32,9 +32,11 @@ def executor_or_factory(value: Any) -> Any:
     if value is None or is_factory(value):
         return value
     if isinstance(value, type) or not hasattr(value, "is_async"):
+        hint = f"; did you mean {value.__name__}(...)?" if isinstance(value, type) else ""
+        hint = f"; did you mean TorchExecutor({value!r})?" if isinstance(value, str) else hint
         raise TypeError(
             "executor must be None, an executor (is_async, run or run_async), or a description that starts one "
-            f"(start), not {value!r}"
+            f"(start), not {value!r}{hint}"
         )
     return with_methods("executor", value, "run_async" if value.is_async else "run")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ._batched import Batched, by_name
 from ._method import BatchedMethod
-from ._options import Given
+from ._options import Given, Usual
 from ._typing import typed
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ._core._execution import Collation, Executor, ExecutorFactory
     from ._core._protocols import AdmissionPolicy, Clock, DispatchPolicy, Hook, Limit, OrderingPolicy
     from ._typing import Seconds
+
+_ONE = Usual(1)
 
 
 @typed
@@ -37,7 +39,7 @@ def batched(
     overflow: Literal["wait", "reject"] = "wait",
     timeout: Seconds | None = None,
     target_latency: Seconds | None = None,
-    max_concurrent_batches: int | None = 1,
+    max_concurrent_batches: int | None = _ONE,
     oversize: Literal["reject", "alone", "split"] = "reject",
     join: Callable[[list[Any]], Any] | None = None,
     on_error: Literal["fail", "bisect"] = "fail",

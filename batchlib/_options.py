@@ -59,6 +59,10 @@ LIMITS = (
 """What `configure` can change."""
 
 
+class Usual(int):
+    """A default that an executor's description may replace, unlike the same number when it is given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """The options of one decorator, checked and sorted by who needs them."""
@@ -244,6 +248,11 @@ def _cost_limit(most: Any, limits: Sequence[Limit], collation: Collation | None)
     kind = PaddedCost if collation is not None and collation.pads else CostLimit
     if any(isinstance(limit, kind) for limit in limits):
         raise TypeError(f"max_batch_cost is what {kind.__name__} in dispatch replaces: give one of the two")
+    if isinstance(most, str) and most != "auto":
+        raise TypeError(
+            f"max_batch_cost must be a finite number > 0, or None for no limit, not {most!r}; "
+            'with a collation it may be "auto"'
+        )
     if most == "auto":
         most = None if collation is None else collation.usual_batch_cost
         if most is None:

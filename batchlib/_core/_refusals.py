@@ -64,10 +64,11 @@ def too_large(needed: float, allowed: float) -> ItemTooLarge:
 def expired(request: Request, waiting: int, now: float) -> DeadlineExceeded:
     assert request.deadline is not None
     where = "while it waited" if request.state is State.WAITING else "while its batch ran"
+    granted = request.deadline - request.arrival
+    given = f"{granted:.3g} s were granted" if granted > 0 else "no time was left when it was queued"
     return DeadlineExceeded(
-        f"the deadline passed {where}: {max(0.0, request.deadline - request.arrival):.3g} s were granted, "
-        f"{now - request.arrival:.3g} s have gone by ({waiting} waiting, tenant={request.tenant!r}): "
-        "grant more time, lower the load or add capacity"
+        f"the deadline passed {where}: {given}, {now - request.arrival:.3g} s have gone by "
+        f"({waiting} waiting, tenant={request.tenant!r}): grant more time, lower the load or add capacity"
     )
 
 

@@ -9,6 +9,7 @@ from core_bench import Bench, policies
 
 from batchlib._core._deadlines import Deadlines
 from batchlib._core._groups import WaitingGroup
+from batchlib._core._refusals import expired
 from batchlib._core._request import Request
 from batchlib._core._transitions import State
 from batchlib.errors import DeadlineExceeded
@@ -38,6 +39,13 @@ def test_a_waiting_request_expires_at_its_deadline_and_not_before(start: float) 
     assert isinstance(request.outcome, TimeoutError)
     message = str(request.outcome)
     assert "while it waited: 5 s were granted, 5 s have gone by (1 waiting, tenant='acme')" in message
+
+
+def test_a_deadline_that_had_passed_before_the_queue_is_told_as_that() -> None:
+    request = Request(("late",), "", 10.0)
+    request.deadline, request.state = 9.0, State.WAITING
+    error = expired(request, 1, 10.5)
+    assert "while it waited: no time was left when it was queued, 0.5 s have gone by" in str(error)
 
 
 def test_a_request_that_can_still_run_just_before_its_deadline_does() -> None:

@@ -193,6 +193,8 @@ def test_auto_is_for_collations_with_lengths() -> None:
     for collation in (None, Padded(usual_batch_cost=None)):
         with pytest.raises(TypeError, match='"auto" is for collations'):
             batched(max_batch_cost="auto", collate=collation)
+    with pytest.raises(TypeError, match="not 'atuo'; with a collation it may be \"auto\""):
+        batched(max_batch_cost="atuo", collate=Padded())
     with pytest.raises(TypeError, match="needs cost="):
         batched(max_batch_cost=5, collate=Padded(usual_batch_cost=None))
 

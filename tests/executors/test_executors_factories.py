@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from support import Held
+from support.held import LONG
+from support.until import until
 
 from batchlib import ExecutorLost, batched
 from batchlib.executors import Bisecting
@@ -84,8 +87,32 @@ def test_it_says_how_many_batches_it_wants_at_once_unless_told() -> None:
 
     with batched(meet, executor=Counting(), max_batch_size=1) as function:
         assert sorted(future.result(10) for future in [function.submit(n) for n in range(3)]) == [0, 1, 2]
-    alone = batched(lambda xs: xs, executor=Counting(), max_concurrent_batches=1)
-    assert alone.call(1) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "changed", "most"),
+    [
+        ({}, {}, 3),
+        ({}, {"max_batch_size": 1}, 3),
+        ({"max_concurrent_batches": 1}, {}, 1),
+        ({"max_concurrent_batches": 2}, {"max_concurrent_batches": 1}, 1),
+        ({"max_concurrent_batches": 1}, {"max_wait": 0}, 1),
+        ({"max_concurrent_batches": None}, {}, 5),
+    ],
+)
+def test_a_number_of_batches_that_is_given_wins_even_if_it_is_the_default(
+    limits: dict[str, Any], changed: dict[str, Any], most: int
+) -> None:
+    held = Held()
+    function: Any = batched(held, executor=Counting(), max_batch_size=1, **limits)
+    function.configure(**changed)
+    futures = [function.submit(n) for n in range(5)]
+    until(lambda: function.statistics().running_batches >= most)
+    shown = function.statistics()
+    held.gate.set()
+    assert [future.result(LONG) for future in futures] == [0, 1, 2, 3, 4]
+    function.close()
+    assert (shown.running_batches, shown.waiting) == (most, 5 - most)
 
 
 def test_it_is_stopped_when_the_batcher_is_closed_or_collected() -> None:
@@ -156,6 +183,8 @@ def test_a_forked_child_starts_one_of_its_own() -> None:
     assert len(factory.started) == 1
 
 
-def test_the_class_instead_of_a_description() -> None:
-    with pytest.raises(TypeError, match=r"executor must be None, an executor .* or a description"):
+def test_what_is_no_executor_is_refused_with_a_hint() -> None:
+    with pytest.raises(TypeError, match=r"executor must be None, an executor .* did you mean Counting\(\.\.\.\)"):
         batched(executor=Counting)
+    with pytest.raises(TypeError, match=r"did you mean TorchExecutor\('cuda'\)"):
+        batched(executor="cuda")
