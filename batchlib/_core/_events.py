@@ -14,7 +14,7 @@ class BatchStarted:
 
     Durations are in seconds; `queue_delays` has one entry per request, in the batch's order. `reason` says why the
     batch left: full, max_wait, executor_free, drain, oversize, or what a policy gave. `cost` is the sum of the costs of
-    all requests and `longest` the largest: of a batch that is padded, `1 - cost / (size * longest)` is waste.
+    all requests and `longest` the largest: padded to it, the batch would hold `size * longest`.
     """
 
     name: str

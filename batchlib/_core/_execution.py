@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from ._request import Request
 
 Copy = Literal["auto"] | bool
-"""Whether a caller's row is a copy: "auto" copies it unless its batch held nothing else."""
+"""Whether what a caller gets is a copy: "auto" copies what could be, or keep alive, memory of others."""
 
 
 class Executor(Protocol):

@@ -70,14 +70,14 @@ class Driver:
         self._observers = Observers(options.name, options.version, options.hooks)
         self._hooked = bool(options.hooks)
         self._resources = _lifecycle.Resources()
-        self._closing = self.lost = False  # lost: the executor is gone for good
+        self._closing = False
         self.start()
         _lifecycle.register(self, self._resources)
 
     def start(self) -> None:
         """Begins with an empty queue and nothing running; again in the child after a fork, where threads are gone."""
         clock: Clock = self._options.clock or SystemClock()
-        self.executor = self._new_executor()
+        self.executor, self.lost = self._new_executor(), False  # lost: it is gone for good
         self.per_loop = self.executor.is_async  # a batch of an async function never mixes loops
         self._clock = clock
         self.now = clock.now  # looked up once: every request needs it

@@ -144,6 +144,8 @@ def check_batching(
     ['padding']
     """
     trials = trials_of(function, collate, settings or {})
+    if trials.max_batch_size < 2:
+        raise ValueError("check_batching needs at least two samples in a batch, and max_batch_size is 1: raise it")
     requests = [trials.request(sample) for sample in samples]
     modules = modules_of(trials.function, requests)
     layers = training_layers(modules)

@@ -53,7 +53,8 @@ def refuse_unless_told(collation: str, function: str, needed: Collection[str], t
     if needed and not set(needed) & set(taken):
         raise TypeError(
             f"{function} takes none of the parameters {', '.join(needed)}, so it cannot tell where each item of a "
-            f"batch is: give it one, or switch them off by name where it needs none: collate={collation}"
+            f"batch is: give it one (of a module only `*args` are seen: wrap it in a function that names it), or switch "
+            f"them off by name where it needs none: collate={collation}"
         )
 
 
@@ -92,7 +93,9 @@ def outcomes(
     where = structure.paths
     if along and not along <= set(where):
         missing = ", ".join(sorted(along - set(where)))
-        raise BatchContractError(f"unpad= and unpack= must name leaves of the result: {missing} is none of {where}")
+        raise BatchContractError(
+            f"unpad=, or unpack=, must name leaves of the result: {missing} is none of {', '.join(where)}"
+        )
     if not any(holds_rows(leaf) for leaf in leaves):
         raise BatchContractError(
             f"the function must give back a list of one outcome per item, or tensors with a row for each: "
@@ -114,8 +117,8 @@ def outcomes(
 def _rows(path: str, leaf: Any, collated: Collated, copy: Copy) -> list[Any]:
     if not leaf.shape or leaf.shape[0] != collated.rows:
         raise BatchContractError(
-            f"each tensor of the result must have one row per item on axis 0: {collated.rows}; "
-            f"{place(path, 'it')} has shape {tuple(leaf.shape)}"
+            f"each tensor of the result must have one row per item on axis 0, {collated.rows} here; "
+            f"{place(path, 'it')} has shape {tuple(leaf.shape)}: leave out what does not belong to single items"
         )
     return rows_of(leaf[: collated.size], copy)
 

@@ -93,8 +93,6 @@ class Group:
         return replaced(request, self._collator.stretched(request.args, length))
 
     def companies(self) -> Iterator[Company]:
-        if self._most < 2:
-            return
         yield from self._all_together()
         for probe in self.probes:
             yield from self._of_its_own_length(probe)

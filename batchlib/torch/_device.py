@@ -170,7 +170,7 @@ class AcceleratorDevice:
         """None, which stands for the compute stream, if the backend has no other."""
         try:
             return self._backend.Stream(self.place)
-        except NotImplementedError:
+        except RuntimeError:
             return None
 
     def compute_stream(self) -> Any:

@@ -20,7 +20,13 @@ from ._worker import LaunchOrder
 Mode = Literal["no_grad", "inference", "grad"]
 OneDevice = None | str | torch.device | Device
 
-_LEGAL = {"mode": get_args(Mode), "results": get_args(Results), "copy": ("auto", True, False)}
+_LEGAL: dict[str, tuple[Any, ...]] = {
+    "mode": get_args(Mode),
+    "results": get_args(Results),
+    "copy": ("auto", True, False),
+    "cuda_graphs": (True, False),
+    "idempotent": (True, False),
+}
 
 
 @dataclass(frozen=True)
@@ -35,11 +41,12 @@ class TorchExecutor:
 
     device: its name, a torch.device or a Device; several for a worker each behind one queue. None: the accelerator, or
         the CPU if there is none. Looked for when the first batch comes, which fails if it is not there.
-    mode: the gradient mode that the function runs in. autocast: a dtype to compute in where that is safe; None: off.
+    mode: the gradient mode that the function runs in; with "grad" gradients reach the items, too, on the CPU.
+    autocast: a dtype to compute in where that is safe; None: off.
     threads: intra-op threads of the CPU for each device; None: as many as torch takes.
     results: what callers get: tensors on the "host", on the "device", or "numpy" arrays.
-    copy: whether rows are copies of their own; "auto" leaves out the copies that keep nothing else alive. False gives
-        views, which keep whole batches. What comes from a device to the host is copied always.
+    copy: whether callers get copies of their own; "auto" leaves out those of tensors in a list that fill their memory.
+        False gives views, which keep whole batches. What comes from a device to the host is copied always.
     in_flight: batches at once on each device; None: 1 on the CPU, 2 elsewhere. `max_concurrent_batches` is for all.
     batch_sizes: the numbers of rows that the function gets. Fillers, copies of the first item, make up for what is
         missing, and nobody sees them; larger batches are cut. None: any number.
@@ -87,7 +94,8 @@ class TorchExecutor:
         for device in self.devices:
             _check_device(device)
         for option, choices in _LEGAL.items():
-            if getattr(self, option) not in choices:
+            value = getattr(self, option)
+            if not any([value == choice and type(value) is type(choice) for choice in choices]):
                 raise ValueError(
                     f"{option} must be one of {', '.join(map(repr, choices))}, not {getattr(self, option)!r}"
                 )
@@ -97,6 +105,8 @@ class TorchExecutor:
         if self.batch_sizes is not None:
             self._set("batch_sizes", _sizes(self.batch_sizes))
         _check("autocast", self.autocast, torch.dtype, "a torch.dtype")
+        if self.autocast is not None and not self.autocast.is_floating_point:
+            raise ValueError(f"autocast must be a floating-point dtype or None, not {self.autocast}")
         _check("launch_order", self.launch_order, LaunchOrder, "a LaunchOrder")
         _check("on_fatal", self.on_fatal, Callable, "a function of an error")
         for option in ("oom", "fatal"):

@@ -137,13 +137,35 @@ def _from_numbers(values: Any, where: str, arrays: bool) -> Leaf:
     except ValueError as error:
         raise ValueError(f"a list must have the same number of elements at each depth: {where} has not") from error
     if array.dtype.kind not in NUMERIC:
-        raise TypeError(f"a list must hold numbers that fit 64 bits: {where} does not; a tuple may hold anything")
+        raise TypeError(
+            f"a list must hold numbers: {where} holds {_first_other(values)}; tokenize texts in their caller, and put "
+            "what is no sequence of numbers into a tuple or a dict"
+        )
+    if (
+        array.size and array.dtype.kind in "uf" and _is_plain(values) and _all_whole(values)
+    ):  # NumPy would make them inexact
+        raise TypeError(f"whole numbers in a list must fit 64 bits: those of {where} do not; pass an array")
     if arrays:
         return array
     tensor = torch.from_numpy(array)
     if array.dtype == np.float64 and _is_plain(values):  # Python's own floats have no dtype to be kept
         return tensor.to(torch.get_default_dtype())
     return tensor
+
+
+def _all_whole(values: Any) -> bool:
+    """Whether there is nothing but Python's whole numbers in it."""
+    return all(map(_all_whole, values)) if isinstance(values, list) else isinstance(values, int)
+
+
+def _first_other(values: Any) -> str:
+    """What in a list is no number, for a message."""
+    found = next((each for each in _elements(values) if not isinstance(each, int | float | complex | np.generic)), None)
+    return "numbers of more than 64 bits" if found is None and None not in _elements(values) else f"{found!r}"[:40]
+
+
+def _elements(values: Any) -> list[Any]:
+    return [each for value in values for each in _elements(value)] if isinstance(values, list) else [values]
 
 
 def _is_plain(values: Any) -> bool:
@@ -156,11 +178,12 @@ def _compare(item: Item, example: Item) -> None:
     if item.structure != example.structure:
         raise TypeError(f"the item must be a {example.structure!r}, like like=; it is a {item.structure!r}")
     for index, (leaf, like) in enumerate(zip(item.leaves, example.leaves, strict=True)):
-        if _kind(leaf) != _kind(like):
-            raise TypeError(f"{item.place(index)} must be {_kind(like)}, like like=; it is {_kind(leaf)}")
+        if kind(leaf) != kind(like):
+            raise TypeError(f"{item.place(index)} must be {kind(like)}, like like=; it is {kind(leaf)}")
 
 
-def _kind(leaf: Leaf) -> str:
+def kind(leaf: Leaf) -> str:
+    """What a leaf is, for messages."""
     if isinstance(leaf, torch.Tensor):
         return f"a {leaf.dtype} tensor of {leaf.ndim} dimensions"
     if isinstance(leaf, np.ndarray):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -10,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._core._execution import BatchFunction, Collated, Copy
+from .._core._execution import Allocate, BatchFunction, Collated, Copy
 from .._core._request import Request
 from ._device import Device, device_of
 from ._graphs import Graphs
-from ._memory import is_fatal
+from ._memory import LOST, is_fatal, scrub
 from ._ring import Buffers, Direct, Pipeline, pipeline_for
 from ._structure import ATOMS, flatten
-from ._worker import Worker
+from ._worker import LaunchOrder, Worker
 
 if TYPE_CHECKING:
     from ._executor import TorchExecutor
+
+# A fact about the process. As a launch order, for that is open again in a forked child.
+_setting = LaunchOrder()
 
 _MODES: dict[str, Callable[[], Any]] = {
     "no_grad": torch.no_grad,
@@ -69,7 +73,7 @@ class Lane:
         """In the new thread: sets what is the thread's own."""
         options = self._options
         if options.threads is not None:
-            torch.set_num_threads(options.threads)
+            _set_threads(options.threads)
         pipeline = self._pipeline
         if pipeline is None:
             device = self._device = device_of(self._wanted)
@@ -85,9 +89,8 @@ class Lane:
         assert pipeline is not None
         buffers = self._unused.pop() if self._unused else pipeline.buffers()
         try:
-            collated = pipeline.stage(
-                buffers, lambda allocate: function.collate(requests, rows=rows, allocate=allocate)
-            )
+            with torch.set_grad_enabled(self._options.mode == "grad"):
+                collated = pipeline.stage(buffers, partial(self._collate, function, requests, rows))
             self.worker.run(self._launch, buffers, partial(self._call, function, requests), requests[0].group)
             return self._outcomes(function, pipeline.finish(buffers), collated)
         except Exception as error:
@@ -97,6 +100,13 @@ class Lane:
             if self.lost is None:
                 pipeline.clear(buffers)
                 self._unused.append(buffers)
+
+    def _collate(
+        self, function: BatchFunction, requests: Sequence[Request], rows: int | None, allocate: Allocate
+    ) -> Collated:
+        """On the CPU into new memory: it can be part of a graph for gradients, which reach the items that way."""
+        assert self._device is not None
+        return function.collate(requests, rows=rows, allocate=allocate if self._device.staged else None)
 
     def _launch(self, buffers: Buffers, call: Callable[[Collated], Any], key: Hashable) -> None:
         """In the worker thread."""
@@ -123,9 +133,13 @@ class Lane:
         return nullcontext() if dtype is None else torch.autocast(self._device.place.type, dtype)
 
     def lose_if_fatal(self, error: BaseException) -> bool:
-        """Takes note if the error says that the device is lost; whether it is."""
+        """Takes note if the error says that the device is lost; whether it is.
+
+        What the user calls out of memory is not, unless torch itself says so by the class of its error.
+        """
         options = self._options
-        if self.lost is None and is_fatal(error, options.fatal) and not isinstance(error, options.oom):
+        excused = isinstance(error, options.oom) and not isinstance(error, LOST)
+        if self.lost is None and not excused and is_fatal(error, options.fatal):
             self.lost = error
         return self.lost is not None
 
@@ -136,7 +150,11 @@ class Lane:
         listed = isinstance(result, list) or (isinstance(result, tuple) and function.collator is None)
         if copy is not False and listed:
             result = [_owned(outcome, copy) for outcome in result]
-        return function.uncollate(result, collated, copy)
+        outcomes = function.uncollate(result, collated, copy)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                scrub(outcome)
+        return outcomes
 
     def release(self) -> None:
         """Gives back memory that is kept for later: buffers as large as what did not fit, and the device's own."""
@@ -146,6 +164,16 @@ class Lane:
 
 
 def _nothing() -> None: ...
+
+
+def _set_threads(count: int) -> None:
+    """For the present thread, a new one. Those that begin later would have as many, if none set it back."""
+    with _setting:
+        usual = torch.get_num_threads()
+        torch.set_num_threads(count)
+        other = threading.Thread(target=torch.set_num_threads, args=(usual,))
+        other.start()
+        other.join()
 
 
 def _owned(outcome: Any, copy: Copy) -> Any:
@@ -161,7 +189,7 @@ def _owned(outcome: Any, copy: Copy) -> Any:
 
 
 def _owned_leaf(copy: Copy, leaf: Any) -> Any:
-    """Unlike a row that is alone in its batch, it must fill its memory: what is beside it may be somebody else's."""
+    """It must fill its memory: what is beside it may be somebody else's."""
     if isinstance(leaf, torch.Tensor):
         if leaf.layout is not torch.strided:
             return leaf

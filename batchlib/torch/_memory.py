@@ -6,11 +6,13 @@ while one is around that has not been scrubbed.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ _NO_MEMORY_TEXTS = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-_LOST: Kinds = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))  # since torch 2.8
+LOST: Kinds = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))  # since torch 2.8
 _LOST_TEXTS = (
     "device-side assert",
     "illegal memory access",
@@ -38,6 +40,9 @@ _LOST_TEXTS = (
 )
 # Refused before anything ran: the device goes on. An empty tensor can bring about the first.
 _HARMLESS_TEXTS = ("invalid configuration argument", "invalid argument", "invalid device function", "no kernel image")
+
+# Frames that may go on later, though they do not run now.
+_PAUSING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 _OBJECT: Any = AttributeError.__dict__["obj"]  # a subclass may hide it
 
@@ -67,7 +72,7 @@ def _says_no_memory(error: BaseException) -> bool:
 def _says_lost(error: BaseException) -> bool:
     if _says_no_memory(error) or not isinstance(error, RuntimeError):
         return False
-    return _has(error, _LOST_TEXTS) or (isinstance(error, _LOST) and not _has(error, _HARMLESS_TEXTS))
+    return _has(error, _LOST_TEXTS) or (isinstance(error, LOST) and not _has(error, _HARMLESS_TEXTS))
 
 
 def _has(error: BaseException, texts: tuple[str, ...]) -> bool:
@@ -105,8 +110,22 @@ def scrub(error: BaseException) -> None:
     """Has it and what it came from forget the local variables of every frame that has ended. Their texts stay."""
     for each in _related(error, hidden=True):
         traceback.clear_frames(each.__traceback__)
+        frame = each.__traceback__ and each.__traceback__.tb_frame.f_back
+        while frame is not None and _ended(frame):  # of an error that was caught: it knows those who called its catcher
+            frame = frame.f_back
         if isinstance(each, AttributeError):
             _OBJECT.__set__(each, None)  # what had no such attribute, perhaps a tensor
+
+
+def _ended(frame: FrameType) -> bool:
+    """Whether it had come to its end; its local variables are forgotten."""
+    if frame.f_code.co_flags & _PAUSING:
+        return False
+    try:
+        frame.clear()
+    except RuntimeError:
+        return False
+    return True
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:

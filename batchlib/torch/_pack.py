@@ -140,8 +140,7 @@ class PackCollator:
                     f"unpack= needs all items end to end on axis 0: {bounds[-1]}; "
                     f"{place(path, 'the result')} has shape {shape}"
                 )
-            alone = collated.size == 1
-            return [own_row(leaf[begin:end], copy, alone=alone) for begin, end in pairwise(bounds)]
+            return [own_row(leaf[begin:end], copy) for begin, end in pairwise(bounds)]
 
         return outcomes(result, collated, copy, along=self._unpack, cut=unpacked)
 

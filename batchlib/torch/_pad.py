@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from .._core._execution import Accepted, Allocate, Collated, Copy
 from ..errors import BatchContractError, ItemTooLarge
 from ..policies.structures._counts import checked_count
 from ._collation import columns_of, one_or_each, outcomes, parameter_names, paths, refuse_unless_told
-from ._items import Examples, Item, open_items, place
+from ._items import Examples, Item, kind, open_items, place
 from ._leaves import beside, padded, stacked
 from ._lengths import Measured, measure, stretch
 from ._unpad import Side, checked_side, cut
@@ -78,9 +78,7 @@ class pad:
             if self.sizes is not None:
                 raise TypeError("give sizes= or multiple_of=, not both: each of them says what lengths are padded to")
         if self.sizes is not None:
-            self.sizes = tuple(sorted({checked_count("sizes", size) for size in self.sizes}))
-            if not self.sizes:
-                raise ValueError("sizes must hold at least one length; None allows any")
+            self.sizes = _checked_sizes(self.sizes)
         for value in self.value.values() if isinstance(self.value, Mapping) else [self.value]:
             if not isinstance(value, int | float | complex):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"value must be a number or a mapping from paths to numbers, not {self.value!r}")
@@ -91,6 +89,15 @@ class pad:
     def start(self, taken: Collection[str], function: str) -> PadCollator:
         refuse_unless_told("pad(mask=False, lengths=False)", function, self.names, taken)
         return PadCollator(self, taken)
+
+
+def _checked_sizes(sizes: Any) -> tuple[int, ...]:
+    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
+        raise TypeError(f"sizes must be a sequence of lengths, not {sizes!r}")
+    lengths = tuple(sorted({checked_count("sizes", size) for size in sizes}))
+    if not lengths:
+        raise ValueError("sizes must hold at least one length; None allows any")
+    return lengths
 
 
 class _Batch(NamedTuple):
@@ -109,6 +116,8 @@ class PadCollator:
         self._fills = options.value != 0  # a 0 can be held by every dtype
         self._left = options.side == "left"
         self._only = paths("only", True if options.only is None else options.only)
+        filled = options.value if isinstance(options.value, Mapping) else ()
+        self._named = frozenset([*(self._only or ()), *filled])
         self._unpad = paths("unpad", options.unpad)
         self._examples = None if options.like is None else Examples(options.like)
         named = parameter_names(mask=options.mask, lengths=options.lengths)
@@ -120,8 +129,8 @@ class PadCollator:
         items = open_items(args, self._examples)
         measured = [self._measured(item) for item in items]
         lengths = [each.length for each in measured if each.length is not None]
-        if not lengths or (self._only is not None and not self._only <= _leaves(items)):
-            raise TypeError(self._unpaddable(_leaves(items)))
+        if not lengths or (self._named and not self._named <= _leaves(items)):
+            raise TypeError(self._unpaddable(items))
         keys = [each.key for each in measured]
         length = sum([self._padded_length(length) for length in lengths])
         return Accepted(tuple([item.queued for item in items]), one_or_each(keys), length)
@@ -233,14 +242,15 @@ class PadCollator:
         positions = np.arange(longest)
         return positions >= longest - lengths[:, None] if self._left else positions < lengths[:, None]
 
-    def _unpaddable(self, leaves: frozenset[str]) -> str:
-        present = ", ".join([place(path, "the item itself") for path in sorted(leaves)]) or "none"
-        if self._only is not None and not self._only <= leaves:
-            missing = ", ".join(map(repr, sorted(self._only - leaves)))
-            return f"pad(only=) needs leaves that the call has not: {missing}. It has: {present}"
+    def _unpaddable(self, items: list[Item]) -> str:
+        present = [f"{each.place(index)}: {kind(leaf)}" for each in items for index, leaf in enumerate(each.leaves)]
+        has = f"The call has {'; '.join(present) or 'none'}"
+        missing = ", ".join(map(repr, sorted(self._named - _leaves(items))))
+        if missing:
+            return f"pad(value=, only=) must name leaves of the call: {missing} is none. {has}"
         return (
-            f"pad(dim={self._dim}) needs a tensor, array or list of more than {self._dim} dimensions; of what the call "
-            f"has, none is to be padded: {present}. Use stack() for items without a length"
+            f"pad(dim={self._dim}) needs a tensor, an array or a list of numbers of more than {self._dim} dimensions. "
+            f"{has}. Texts are tokenized in their caller; stack() takes items without a length"
         )
 
 
@@ -253,8 +263,9 @@ def fits(value: complex, dtype: Any) -> bool:
     """Whether a padding value stays what it is in memory of this dtype, but for rounding."""
     try:
         if isinstance(dtype, torch.dtype):
-            # `fill_`, as for a batch: `torch.full` makes an infinity of what is too large
-            held, inexact = torch.empty((), dtype=dtype).fill_(value).item(), dtype.is_floating_point or dtype.is_complex
+            # two numbers: of what is too large for one number alone, torch makes an infinity
+            held = torch.empty(2, dtype=dtype).fill_(value)[0].item()
+            inexact = dtype.is_floating_point or dtype.is_complex
         else:
             with np.errstate(over="raise"):
                 held, inexact = np.full((), value, dtype).item(), dtype.kind in "fc"

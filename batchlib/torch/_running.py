@@ -11,7 +11,9 @@ import sys
 import threading
 import warnings
 from bisect import bisect_left
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .._core._execution import BatchFunction
@@ -21,6 +23,7 @@ from ..executors._errors import deliverable, failures
 from ._lane import Lane
 from ._memory import Limits, attempt, is_out_of_memory
 from ._modules import training_modules
+from ._worker import Worker
 
 if TYPE_CHECKING:
     from ._executor import TorchExecutor
@@ -47,17 +50,21 @@ class DeviceExecutor:
         self._ready = False  # every device has been found
         self._preparing = threading.Lock()
         self._changed = threading.Condition()  # guards the lanes' counts; notified when there may be room
-        self.lanes = [Lane(options, wanted, function.name) for wanted in options.devices]
+        quiet = replace(options, on_fatal=None)  # the threads keep the lanes, and a hook may know the batcher
+        self.lanes = [Lane(quiet, wanted, function.name) for wanted in options.devices]
 
     @property
     def healthy(self) -> bool:
         """Whether no device has been lost."""
         return all([lane.lost is None for lane in self.lanes])
 
-    def stop(self) -> None:
-        """Ends the devices' threads once they are through. Takes no lock and does not wait."""
-        for lane in self.lanes:
-            lane.worker.stop()
+    @property
+    def stop(self) -> Callable[[], None]:
+        """Ends the devices' threads once they are through. Takes no lock and does not wait.
+
+        It is kept until the batcher is gone, so it knows nothing of the function, which may know the batcher.
+        """
+        return partial(_stop, [lane.worker for lane in self.lanes])
 
     async def run_async(self, requests: Part) -> Sequence[Any]:
         """Never called, since no async function is started."""
@@ -93,15 +100,16 @@ class DeviceExecutor:
             while parts:
                 part = parts.pop()
                 bucket = self._bucket(part) if self._limits else None
-                most = min(self._most, self._limits.allowed(bucket))
-                if len(part) > most:
-                    parts += _cut(part, most)
+                allowed = self._limits.allowed(bucket)
+                if len(part) > min(self._most, allowed):
+                    parts += _cut(part, min(self._most, allowed))
                     continue
-                lane, results, error = self._attempted(part, only)
+                rows = self.rows_for(len(part), allowed)
+                lane, results, error = self._attempted(part, rows, only)
                 if lane is None:
                     return [], self._all_lost()
                 if error is None:
-                    self._limits.succeeded(bucket, len(part))
+                    self._limits.succeeded(bucket, rows)
                     outcomes += results
                 elif lane.lost is not None:
                     self._tell(lane)
@@ -113,11 +121,13 @@ class DeviceExecutor:
                 elif not is_out_of_memory(error, self._options.oom):
                     return [], error
                 else:
-                    self._make_room(lane, part)
+                    self._make_room(lane, part, rows)
                     if not self._options.idempotent:
                         return [], error
-                    if len(part) > 1:
-                        parts += _cut(part, len(part) // 2)
+                    if rows > len(part):
+                        parts.append(part)  # first of all without its fillers
+                    elif rows > 1:
+                        parts += _cut(part, rows // 2)
                     else:
                         outcomes.append(deliverable(error))
             return outcomes, None
@@ -126,35 +136,38 @@ class DeviceExecutor:
             error = None
             del part, outcomes, results
 
-    def _attempted(self, part: Part, only: Lane | None) -> tuple[Lane | None, Sequence[Any], BaseException | None]:
+    def _attempted(
+        self, part: Part, rows: int, only: Lane | None
+    ) -> tuple[Lane | None, Sequence[Any], BaseException | None]:
         """Runs a part: where, and what came of it. No lane if there is none left. Its frame ends empty, as above.
 
         A lone item that finds no memory on a device that others use, too, is tried again without them.
         """
-        alone = False
+        at, alone = only, False
         results: Sequence[Any] = ()
         try:
             while True:
-                lane = self._take(only, alone)
+                lane = self._take(at, alone)
                 if lane is None:
-                    return None, (), None
-                results, error = attempt(lane.run, self._function, part, self.rows_for(len(part)))
+                    if not alone:
+                        return None, (), None
+                    at, alone = only, False  # lost while it was waited for
+                    continue
+                results, error = attempt(lane.run, self._function, part, rows)
                 lost = error is not None and lane.lose_if_fatal(error)
                 self._give_back(lane)
                 if error is None or lost or alone or lane.room == 1 or len(part) > 1 or not self._options.idempotent:
                     return lane, results, error
                 if not is_out_of_memory(error, self._options.oom):
                     return lane, (), error
-                only, alone = lane, True
+                at, alone = lane, True
         finally:
             error = None
             del part, results
 
     def _prepare(self, requests: Part) -> None:
         """Before the first batch: finds the devices, and looks at the function's modules."""
-        with (
-            self._preparing
-        ):  # of two that come first at once, one does it all: the other must not queue behind a batch
+        with self._preparing:  # of two that come first, one does it all: the other must not queue behind a batch
             if self._ready:
                 return
             for lane in self.lanes:
@@ -176,13 +189,16 @@ class DeviceExecutor:
         longest = 0 if length is None else max([length(request.args) for request in part])
         return part[0].group, int(longest).bit_length()
 
-    def rows_for(self, size: int) -> int:
-        """How many rows are made of so many requests."""
-        return size if self.batch_sizes is None else self.batch_sizes[bisect_left(self.batch_sizes, size)]
+    def rows_for(self, size: int, allowed: int = sys.maxsize) -> int:
+        """How many rows are made of so many requests. allowed: how many fit into memory."""
+        if self.batch_sizes is None:
+            return size
+        rows = self.batch_sizes[bisect_left(self.batch_sizes, size)]
+        return rows if rows <= allowed else size
 
-    def _make_room(self, lane: Lane, part: Part) -> None:
+    def _make_room(self, lane: Lane, part: Part, rows: int) -> None:
         """After memory ran out. Of the failed run nothing is alive by now but what is in cycles."""
-        self._limits.failed(self._bucket(part), len(part))
+        self._limits.failed(self._bucket(part), rows)
         gc.collect()
         attempt(lane.release)
 
@@ -228,12 +244,17 @@ class DeviceExecutor:
         assert lane.lost is not None
         try:
             self._options.on_fatal(lane.lost)
-        except Exception as error:  # nobody's call: its callers get what befell the device
+        except BaseException as error:  # nobody's call: its callers get what befell the device
             threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))
 
     def _all_lost(self) -> ExecutorLost:
         """What fails a batch when there is no device left."""
         return _lost([lane for lane in self.lanes if lane.lost is not None][-1])
+
+
+def _stop(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.stop()
 
 
 def _cut(part: Part, most: int) -> list[Part]:

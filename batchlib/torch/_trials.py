@@ -148,6 +148,8 @@ def _batched(function: Any, live: Any, settings: dict[str, Any]) -> Trials:
 def _plain(function: Any, collate: Any, settings: dict[str, Any]) -> Trials:
     name = getattr(function, "__qualname__", type(function).__qualname__)
     collation = collate if hasattr(collate, "start") else None
+    if isinstance(collation, type):
+        raise TypeError(f"collate must be a collation, not {collate!r}; did you mean {collate.__name__}(...)?")
     parameters = list(inspect.signature(function).parameters.values())
     filled = [p.name for p in parameters if collation is not None and p.name in collation.names]
     behind = parameters[[p.name for p in parameters].index(filled[0]) :] if filled else []

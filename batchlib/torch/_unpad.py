@@ -50,13 +50,11 @@ def cut(padded: Any, lengths: Sequence[int], *, side: Side, dim: int, copy: Copy
     for index, length in enumerate(lengths):
         begin = whole - length if side == "left" else 0
         view = padded[(index, *before, slice(begin, begin + length))]
-        rows.append(own_row(view, copy, alone=len(padded) == 1))
+        rows.append(own_row(view, copy))
     return rows
 
 
-def own_row(view: Any, copy: Copy, *, alone: bool) -> Any:
-    """What a caller gets of a view into a batch. alone: whether the batch holds nothing else."""
-    if copy == "auto" and not alone:
-        copy = True  # two rows of one tensor would each keep, and could each reach, the other
+def own_row(view: Any, copy: Copy) -> Any:
+    """What a caller gets of a view into a batch."""
     (row,) = rows_of(view[None], copy)
     return row

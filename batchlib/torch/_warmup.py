@@ -59,7 +59,7 @@ def warmup(
     settings: the function's keyword-only ones; None: as they are by default.
 
     Raises what the function raises, ExecutorLost for a lost device, TypeError for a function that runs elsewhere, and
-    ValueError without an example.
+    ValueError without an example, and where no batch can hold one.
 
     >>> import torch
     >>> from batchlib import batched
@@ -72,12 +72,14 @@ def warmup(
     executor = trials.executor
     if not isinstance(executor, DeviceExecutor):
         raise TypeError(f"warmup needs a batched function with executor=TorchExecutor(...), not {function!r}")
-    if not examples:
+    if len(examples) == 0:
         raise ValueError("warmup needs at least one example of an item")
     batched: Any = function
     policies = batched._live.given.resolve(trials.name).policies
     sizes = _sizes(batch_sizes or executor.batch_sizes, policies.max_batch_size)
     shapes = sorted(_shapes(executor, _requests(trials, examples), sizes, policies.limits), key=_amount)
+    if not shapes:
+        raise ValueError("no batch can hold even one of the examples: raise max_batch_cost, or take shorter examples")
     with trials.at_work():
         return [_run(trials, _On(executor, lane), shape) for lane in executor.lanes for shape in shapes[::-1]]
 

@@ -15,6 +15,9 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any
 
+from .._context import AMBIENT
+from .._core._batch import Batch
+from ..errors import ReentrantCallError
 from ._memory import attempt
 
 
@@ -23,7 +26,8 @@ class LaunchOrder:
 
     For models that talk to each other across devices (collectives): two launches that overlap could reach their
     devices in different orders, and both would wait for ever. It is held while a function launches its work, on a GPU
-    not while that work runs. Pickled, it stays one for all executors of the process that it gets to.
+    not while that work runs. A function may not call another one of its own order, which would wait for it:
+    ReentrantCallError. Pickled, it stays one for all executors of the process that it gets to.
 
     >>> from batchlib.torch import LaunchOrder, TorchExecutor
     >>> order = LaunchOrder()
@@ -33,12 +37,22 @@ class LaunchOrder:
     def __init__(self) -> None:
         self._name = uuid.uuid4().hex
         self._lock = threading.Lock()
+        self._holder: Batch | None = None  # the batch that is launched
         _orders[self._name] = self
 
     def __enter__(self) -> None:
+        ambient = AMBIENT.get()
+        chain = () if ambient is None else ambient.chain
+        if self._holder in chain:  # which waits for this one, so that nothing changes in between
+            raise ReentrantCallError(
+                "a function was called from inside a launch of its own LaunchOrder, and would wait for itself: give "
+                "the two executors different orders, or call the undecorated function (`.direct`)"
+            )
         self._lock.acquire()
+        self._holder = chain[-1] if chain else None
 
     def __exit__(self, *_: object) -> None:
+        self._holder = None
         self._lock.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -51,7 +65,7 @@ class LaunchOrder:
         return _orders.setdefault(name, new)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._holder = threading.Lock(), None
 
 
 # The one piece of module state: it is what makes a pickled order the same for all who unpickle it in a process.

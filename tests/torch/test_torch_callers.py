@@ -16,6 +16,7 @@ from support import Held
 from support.until import until
 
 from batchlib import batched
+from batchlib.errors import ExecutorLost, ReentrantCallError
 from batchlib.torch import LaunchOrder, SimulatedDevice, TorchExecutor, pad, stack
 
 
@@ -161,6 +162,20 @@ def test_a_launch_waits_for_the_one_before_it_in_the_order() -> None:
     assert (one.result(30), two.result(30)) == (1, 2)
 
 
+def test_a_function_that_calls_another_one_of_its_own_order_is_refused() -> None:
+    order = LaunchOrder()
+
+    def executor() -> TorchExecutor:
+        return TorchExecutor("cpu", launch_order=order)
+
+    inner: Any = batched(lambda items: items, executor=executor())
+    between: Any = batched(lambda items: [inner.call(item) for item in items])
+    outer: Any = batched(lambda items: [between.call(item) for item in items], executor=executor())
+    with pytest.raises(ReentrantCallError, match="LaunchOrder"):
+        outer.call(1)
+    assert between.call(2) == inner.call(2) == 2
+
+
 def test_a_lone_item_that_finds_no_memory_beside_another_batch_is_tried_without_it() -> None:
     """Two batches are on the device; what one of them takes, the other lacks."""
     taken: list[float] = []
@@ -272,6 +287,21 @@ def test_a_child_has_threads_of_its_own() -> None:
     with order:  # as a thread of the parent may hold it
         assert in_child(lambda: f.call(torch.ones(3)) == (os.getpid(), 3.0))
     assert f.call(torch.ones(4)) == (os.getpid(), 4)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_has_devices_of_its_own() -> None:
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        if batch[0] < 0:
+            raise RuntimeError("device-side assert triggered")
+        return batch
+
+    f: Any = batched(model, collate=stack(), executor=TorchExecutor("cpu"))
+    with pytest.raises(ExecutorLost):
+        f.call(torch.tensor(-1.0))
+    assert in_child(lambda: f.statistics().healthy and f.call(torch.tensor(1.0)).item() == 1)
+    assert not f.statistics().healthy
 
 
 def in_child(work: Callable[[], bool]) -> bool:

@@ -543,6 +543,13 @@ def test_only_what_shares_a_batch_is_compared() -> None:
 # ---- what a check leaves behind, and what it cannot check
 
 
+def test_what_cannot_be_checked_says_so() -> None:
+    with pytest.raises(TypeError, match=r"did you mean pad\(...\)\?"):
+        check_batching(lambda values, mask: values, [[1], [2]], collate=pad)
+    with pytest.raises(ValueError, match="max_batch_size is 1: raise it"):
+        check_batching(batched(lambda xs: xs, max_batch_size=1), [1, 2])
+
+
 def test_what_batch_norm_learns_in_a_check_is_forgotten() -> None:
     norm = nn.BatchNorm1d(4)
     before = {name: value.clone() for name, value in norm.state_dict().items()}

@@ -68,6 +68,17 @@ def test_the_cpu_does_everything_at_once() -> None:
         device.capture(lambda: None)
 
 
+def test_an_accelerator_without_streams_has_the_one_that_computes() -> None:
+    class Backend:
+        @staticmethod
+        def Stream(place: torch.device) -> Any:
+            raise RuntimeError("Backend doesn't support create a new Stream.")
+
+    device = AcceleratorDevice(torch.device("cuda"))
+    device._backend = Backend
+    assert device.stream() is None
+
+
 def test_an_accelerator_without_pinned_memory_and_graphs_is_served() -> None:
     """In a process of its own, since registering one changes torch for good. Its memory is the host's: it has no
     kernels. What it is asked is what every accelerator is asked."""

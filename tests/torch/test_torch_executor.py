@@ -6,7 +6,7 @@ import pickle
 import threading
 import weakref
 from collections import namedtuple
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from support import Held
+from support.until import until
 
 from batchlib import batch_context, batched
 from batchlib.errors import BatchContractError
@@ -50,7 +51,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"mode": "train"}, ValueError, "mode must be one of 'no_grad', 'inference', 'grad'"),
     ({"results": "gpu"}, ValueError, "results must be one of"),
     ({"copy": "always"}, ValueError, "copy must be one of"),
+    ({"copy": 0}, ValueError, "copy must be one of"),
+    ({"cuda_graphs": "no"}, ValueError, "cuda_graphs must be one of True, False"),
+    ({"idempotent": None}, ValueError, "idempotent must be one of True, False"),
     ({"autocast": True}, TypeError, "autocast must be a torch.dtype"),
+    ({"autocast": torch.int8}, ValueError, "autocast must be a floating-point dtype"),
     ({"threads": 0}, ValueError, "threads must be a whole number >= 1"),
     ({"in_flight": 0}, ValueError, "in_flight must be a whole number >= 1"),
     ({"in_flight": "2"}, TypeError, "in_flight"),
@@ -198,6 +203,8 @@ def test_intra_op_threads_are_those_of_the_device_alone() -> None:
     before = torch.get_num_threads()
     assert {seen.threads for seen in states({"threads": before + 1})} == {before + 1}
     assert torch.get_num_threads() == before
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result(30) == before
 
 
 def test_autocast() -> None:
@@ -309,6 +316,34 @@ def test_gradients_flow_where_they_were_asked_for() -> None:
     sum(rows).sum().backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [2.0] * 3
+
+
+COLLATIONS = {"stack": stack(), "pad": pad(mask=False, lengths=False), "pack": pack(unpack=True), "lists": None}
+
+
+@pytest.mark.parametrize("collate", COLLATIONS.values(), ids=COLLATIONS)
+@pytest.mark.parametrize("size", [1, 2])
+def test_gradients_reach_the_callers_items(collate: Any, size: int) -> None:
+    def function(batch: Any) -> Any:
+        return [3 * item for item in batch] if isinstance(batch, list) else 3 * batch
+
+    def packed(batch: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return 3 * batch
+
+    executor = TorchExecutor("cpu", mode="grad")
+    f = on(executor, packed if collate is COLLATIONS["pack"] else function, size=size, collate=collate)
+    items = [torch.ones(2, requires_grad=True) for _ in range(size)]
+    sum(together(f, items)).sum().backward()
+    for item in items:
+        assert item.grad is not None
+        assert item.grad.tolist() == [3.0] * 2
+
+
+@devices
+def test_where_no_gradients_were_asked_for_no_row_knows_its_neighbours(device: Any) -> None:
+    f = on(TorchExecutor(device()), lambda batch: batch, size=2)
+    rows = together(f, [torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)])
+    assert [row.requires_grad for row in rows] == [False, False]
 
 
 @devices
@@ -510,6 +545,27 @@ def test_a_batcher_that_is_collected_ends_its_threads() -> None:
     assert not thread.is_alive()
     gc.collect()
     assert weights() is None
+
+
+def test_a_function_and_a_hook_that_know_their_batcher_are_collected_with_it() -> None:
+    def make() -> Any:
+        def function(items: list[int]) -> list[int]:
+            return items if f else []
+
+        f: Any = batched(function, executor=TorchExecutor("cpu", on_fatal=lambda error: f.close(drain=False)))
+        return f
+
+    before = device_threads()
+    f = make()
+    f.call(1)
+    (thread,) = [thread for thread in device_threads() if thread not in before]
+    del f
+
+    def ended() -> bool:  # the batcher's own thread may still be at the end of its work
+        gc.collect()
+        return not thread.is_alive()
+
+    until(ended)
 
 
 def test_instances_have_executors_of_their_own_and_die_with_them() -> None:

@@ -93,6 +93,19 @@ def test_out_of_memory_is_no_loss_whatever_its_class() -> None:
     assert f.statistics().healthy
 
 
+def test_a_wide_class_for_out_of_memory_hides_no_lost_device() -> None:
+    sizes: list[int] = []
+
+    def model(items: list[int]) -> list[int]:
+        sizes.append(len(items))
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    f = batched(model, max_batch_size=2, max_wait=60, executor=TorchExecutor("cpu", oom=(RuntimeError,)))
+    assert [type(outcome) for outcome in together(f, [1, 2])] == [ExecutorLost] * 2
+    assert sizes == [2]
+    assert not f.statistics().healthy
+
+
 @devices
 def test_an_error_that_merely_fails_a_batch_loses_nothing(device: Any) -> None:
     def model(batch: torch.Tensor) -> torch.Tensor:
@@ -270,14 +283,59 @@ def test_a_loss_that_shows_when_the_host_waits() -> None:
     assert len(told) == 1
 
 
-def test_a_hook_that_fails_is_reported_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", [KeyError("the hook"), SystemExit(3)], ids=["fails", "wants the program to end"])
+def test_a_hook_that_fails_is_reported_and_changes_nothing(
+    fault: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reported: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", reported.append)
 
     def on_fatal(error: BaseException) -> None:
-        raise KeyError("the hook")
+        raise fault
 
     f: Any = batched(Fragile(), collate=stack(), executor=TorchExecutor("cpu", on_fatal=on_fatal))
     with pytest.raises(ExecutorLost):
         f.call(item(-1))
-    assert [args.exc_type for args in reported] == [KeyError]
+    assert [args.exc_value for args in reported] == [fault]
+
+
+class Cramped(SimulatedDevice):
+    """Has no memory for its first batch to be collated into."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.cramped = False
+
+    def event(self) -> Any:
+        if self.cramped:
+            self.cramped = False
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().event()
+
+
+def test_who_waits_to_be_alone_on_a_device_that_gets_lost_is_served_by_another() -> None:
+    started, gate = threading.Event(), threading.Event()
+
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        if batch.item() < 0:
+            started.set()
+            assert gate.wait(30)
+            raise Assert("device-side assert triggered")
+        return batch + 1
+
+    cramped = Cramped()
+    executor = TorchExecutor([cramped, SimulatedDevice(2)], in_flight=2)
+    f: Any = batched(model, max_batch_size=1, max_concurrent_batches=2, collate=stack(), executor=executor)
+    f.call(item(1))
+    breaking = f.submit(item(-1))
+    assert started.wait(30)
+    first, other = f._live.driver.executor.lanes
+    other.busy += 2  # full, so that the next one goes to the first
+    cramped.cramped = True
+    waiting = f.submit(item(2))
+    until(lambda: first.reserved)
+    other.busy -= 2
+    gate.set()
+    assert isinstance(breaking.exception(30), ExecutorLost)
+    assert waiting.result(30).item() == 3
+    assert f.call(item(3)).item() == 4

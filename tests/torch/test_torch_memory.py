@@ -335,6 +335,24 @@ def test_an_odd_batch_is_cut_into_pieces_that_fit() -> None:
     assert max(sizes[2:]) <= 2
 
 
+def test_fillers_are_left_out_where_they_do_not_fit() -> None:
+    sizes: list[int] = []
+    f = on_cpu(scarce(sizes, [4]), batch_sizes=(16,))
+    assert together(f, list(range(16))) == list(range(16))
+    assert sizes == [16, 8, 4, 4, 4, 4]
+    sizes.clear()
+    assert together(f, list(range(16))) == list(range(16))
+    assert sizes == [4, 4, 4, 4]
+
+
+def test_a_batch_that_does_not_fit_with_its_fillers_runs_without_them() -> None:
+    sizes: list[int] = []
+    f = on_cpu(scarce(sizes, [5]), size=3, batch_sizes=(8,))
+    assert together(f, [1, 2, 3]) == [1, 2, 3]
+    assert together(f, [4, 5, 6]) == [4, 5, 6]
+    assert sizes == [8, 3, 3]
+
+
 def test_a_lone_item_that_cannot_fit_fails_alone() -> None:
     def model(items: list[int]) -> list[int]:
         if 5 in items:
@@ -424,6 +442,68 @@ def test_errors_keep_neither_the_models_tensors_nor_the_neighbours_inputs(on_err
     assert "in model" in "".join(traceback.format_exception(errors[0]))
     assert len(kept) >= 6
     assert {each() for each in kept} == {None}
+
+
+def test_the_error_of_one_item_keeps_nothing_of_its_batch() -> None:
+    kept: list[weakref.ref[Any]] = []
+
+    def model(batch: torch.Tensor) -> list[Any]:
+        outcomes: list[Any] = []
+        kept.append(weakref.ref(batch))
+        for row in batch:
+            try:
+                if row[0] == 0:
+                    raise ValueError("a bad item")
+                outcomes.append(row * 2)
+            except ValueError as error:  # knows this frame, and all that it was called by
+                outcomes.append(error)
+        return outcomes
+
+    def call() -> Any:
+        items = [torch.full((3,), float(value)) for value in range(3)]
+        kept.extend([weakref.ref(item) for item in items])
+        futures = [f.submit(item) for item in items]
+        errors = [future.exception(30) for future in futures]
+        return errors[0]
+
+    f = on_cpu(model, size=3, collate=stack())
+    error = call()
+    f.close()
+    assert isinstance(error, ValueError)
+    gc.collect()  # the function's own circle: a frame that holds the error which knows it
+    assert [each() for each in kept] == [None] * 4
+
+
+def test_what_may_still_go_on_is_not_scrubbed() -> None:
+    """An error that a function caught knows the frames below it, a generator's among them."""
+
+    def numbers() -> Any:
+        for number in range(3):
+            yield caught(number)
+
+    def caught(number: int) -> Exception:
+        try:
+            raise ValueError(number)
+        except ValueError as error:
+            return error
+
+    going = numbers()
+    scrub(next(going))
+    assert [str(error) for error in going] == ["1", "2"]
+
+
+def test_the_error_of_a_collation_keeps_no_items() -> None:
+    kept: list[weakref.ref[Any]] = []
+
+    def collate(items: list[torch.Tensor]) -> torch.Tensor:
+        kept.extend([weakref.ref(item) for item in items])
+        raise ValueError("cannot be collated")
+
+    f = on_cpu(lambda batch: batch, size=1, collate=collate)
+    error = f.submit(torch.ones(3)).exception(30)
+    f.close()
+    assert isinstance(error, ValueError)
+    assert [each() for each in kept] == [None]
 
 
 def test_the_error_of_a_batch_of_one_keeps_nothing_either() -> None:

@@ -89,7 +89,7 @@ def test_several_parameters_are_packed_each_by_its_own_lengths() -> None:
 def test_without_unpacking_there_is_a_row_per_item() -> None:
     items = [torch.ones(n) for n in (1, 3)]
     assert [row.item() for row in outcomes(started(pack()), items, lambda x, lengths, **_: lengths)] == [1, 3]
-    with pytest.raises(BatchContractError, match=r"one row per item on axis 0: 2; it has shape \(4,\)"):
+    with pytest.raises(BatchContractError, match=r"one row per item on axis 0, 2 here; it has shape \(4,\)"):
         outcomes(started(pack()), items, lambda x, **_: x)
 
 

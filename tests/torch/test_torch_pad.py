@@ -212,7 +212,7 @@ def test_what_has_not_the_padded_length_is_refused(result: Any, said: str) -> No
 
 def test_a_leaf_to_be_cut_must_be_there() -> None:
     with pytest.raises(
-        BatchContractError, match=r"unpad= and unpack= must name leaves of the result: tokens is none of"
+        BatchContractError, match=r"unpad=, or unpack=, must name leaves of the result: tokens is none of"
     ):
         outcomes(started(pad(unpad="tokens")), [[1, 2]], lambda x, mask, lengths: {"ids": x})
 
@@ -277,6 +277,8 @@ def test_stretching(length: int) -> None:
         ({"dim": 1.0}, ValueError, "dim must be a whole number >= 0"),
         ({"multiple_of": 0}, ValueError, "multiple_of must be a whole number >= 1"),
         ({"sizes": ()}, ValueError, "sizes must hold at least one length"),
+        ({"sizes": 8}, TypeError, "sizes must be a sequence of lengths, not 8"),
+        ({"sizes": "48"}, TypeError, "sizes must be a sequence of lengths, not '48'"),
         ({"sizes": (0,)}, ValueError, "sizes must be a whole number >= 1"),
         ({"sizes": (8,), "multiple_of": 8}, TypeError, "give sizes= or multiple_of=, not both"),
         ({"value": "0"}, TypeError, "value must be a number or a mapping"),

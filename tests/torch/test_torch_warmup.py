@@ -185,6 +185,11 @@ def test_what_fails_is_raised() -> None:
     assert not lost.statistics().healthy
 
 
+def test_examples_may_be_the_rows_of_a_tensor() -> None:
+    f: Any = batched(lambda batch: batch, max_batch_size=2, collate=stack(), executor=TorchExecutor("cpu"))
+    assert [warmed.rows for warmed in warmup(f, torch.ones(3, 4))] == [2, 1]
+
+
 def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match=r"executor=TorchExecutor\(\.\.\.\)"):
         warmup(batched(lambda batch: batch, collate=stack()), [torch.ones(3)])
@@ -193,5 +198,10 @@ def test_wrong_arguments() -> None:
     f: Any = batched(lambda batch: batch, collate=stack(), executor=TorchExecutor("cpu"))
     with pytest.raises(ValueError, match="at least one example"):
         warmup(f, [])
+    with pytest.raises(ValueError, match="at least one example"):
+        warmup(f, torch.ones(0, 3))
+    limited: Any = batched(lambda batch, mask: batch, collate=pad(), max_batch_cost=2, executor=TorchExecutor("cpu"))
+    with pytest.raises(ValueError, match=r"no batch can hold even one of the examples: raise max_batch_cost"):
+        warmup(limited, [torch.ones(3)])
     with pytest.raises(ValueError, match="batch_sizes"):
         warmup(f, [torch.ones(3)], batch_sizes=[0])
