@@ -14,9 +14,9 @@ from judged import Judged, Workers
 from sections import Check
 from torch import Tensor
 
-from batchlib.torch._ring import Buffers, Call, Pipeline, Results
-from batchlib.torch._simulated import SimulatedDevice
-from batchlib.torch._simulated_run import simulated_run
+from batchlib.torch.device._ring import Buffers, Call, Pipeline, Results
+from batchlib.torch.device._simulated import SimulatedDevice
+from batchlib.torch.device._simulated_run import simulated_run
 
 if TYPE_CHECKING:
     from torch_minilm import Bench

@@ -1,16 +1,16 @@
 """Batches of tensors: how items become one, and rows become results again. Needs the extra `batchlib[torch]`."""
 
-from ._causes import Cause
-from ._check import Check, Difference, check_batching
-from ._executor import TorchExecutor
-from ._pack import pack
-from ._pad import pad
-from ._simulated import SimulatedDevice
-from ._stack import stack
-from ._structure import register_structure
-from ._unpad import unpad
-from ._warmup import Warmed, warmup
-from ._worker import LaunchOrder
+from .checking._causes import Cause
+from .checking._check import Check, Difference, check_batching
+from .collation._pack import pack
+from .collation._pad import pad
+from .collation._stack import stack
+from .collation._structure import register_structure
+from .collation._unpad import unpad
+from .device._simulated import SimulatedDevice
+from .executor._executor import TorchExecutor
+from .executor._warmup import Warmed, warmup
+from .executor._worker import LaunchOrder
 
 __all__ = [
     "Cause",

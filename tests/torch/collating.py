@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from batchlib.protocols import Allocate, Collated
-from batchlib.torch._structure import flatten
+from batchlib.torch.collation._structure import flatten
 
 
 class Pair(NamedTuple):

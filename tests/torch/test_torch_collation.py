@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchlib.errors import BatchContractError
 from batchlib.torch import pack, pad, stack
-from batchlib.torch._structure import flatten
+from batchlib.torch.collation._structure import flatten
 
 STACK = started(stack())
 

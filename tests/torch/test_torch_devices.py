@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from batchlib.torch._device import AcceleratorDevice, CaptureFailed, CpuDevice, Device, device_of
-from batchlib.torch._ring import Buffers
-from batchlib.torch._simulated import SimulatedDevice
+from batchlib.torch.device._device import AcceleratorDevice, CaptureFailed, CpuDevice, Device, device_of
+from batchlib.torch.device._ring import Buffers
+from batchlib.torch.device._simulated import SimulatedDevice
 
 KINDS = [CpuDevice(), SimulatedDevice(), AcceleratorDevice(torch.device("cuda"))]
 
@@ -88,9 +88,9 @@ def test_an_accelerator_without_pinned_memory_and_graphs_is_served() -> None:
 
         _setup_privateuseone_for_python_backend("toy")
         from batchlib._core._execution import Collated
-        from batchlib.torch._device import AcceleratorDevice, device_of
-        from batchlib.torch._graphs import Graphs
-        from batchlib.torch._ring import Pipeline
+        from batchlib.torch.device._device import AcceleratorDevice, device_of
+        from batchlib.torch.device._graphs import Graphs
+        from batchlib.torch.device._ring import Pipeline
 
         found = device_of()
         assert type(found) is type(device_of("toy")) is AcceleratorDevice

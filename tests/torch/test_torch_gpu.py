@@ -11,9 +11,9 @@ from torch import Tensor
 from batchlib import batched
 from batchlib._core._execution import Collated
 from batchlib.torch import TorchExecutor, stack
-from batchlib.torch._device import AcceleratorDevice, CaptureFailed, device_of
-from batchlib.torch._graphs import Graphs
-from batchlib.torch._ring import Pipeline, Results
+from batchlib.torch.device._device import AcceleratorDevice, CaptureFailed, device_of
+from batchlib.torch.device._graphs import Graphs
+from batchlib.torch.device._ring import Pipeline, Results
 
 pytestmark = pytest.mark.gpu
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from batchlib._core._execution import Collated
-from batchlib.torch._device import CaptureFailed, CpuDevice, Graph
-from batchlib.torch._graphs import Graphs
-from batchlib.torch._ring import Pipeline
-from batchlib.torch._simulated import SimulatedDevice
+from batchlib.torch.device._device import CaptureFailed, CpuDevice, Graph
+from batchlib.torch.device._graphs import Graphs
+from batchlib.torch.device._ring import Pipeline
+from batchlib.torch.device._simulated import SimulatedDevice
 
 
 class Fake(SimulatedDevice):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from batchlib import batched
 from batchlib.torch import TorchExecutor, pad, stack
-from batchlib.torch._memory import Limits, attempt, is_fatal, is_out_of_memory, scrub
+from batchlib.torch.executor._memory import Limits, attempt, is_fatal, is_out_of_memory, scrub
 
 # ---- telling errors apart
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from batchlib.protocols import Request
-from batchlib.torch._modules import modules_of, training_layers, training_modules
+from batchlib.torch.executor._modules import modules_of, training_layers, training_modules
 
 MODEL = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
 NAMESPACE = types.ModuleType("namespace")

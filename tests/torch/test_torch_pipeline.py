@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from batchlib._core._execution import Allocate, Collated
-from batchlib.torch._arena import ALIGNMENT, Arena
-from batchlib.torch._device import CpuDevice
-from batchlib.torch._ring import Buffers, Direct, Pipeline, Results, pipeline_for
-from batchlib.torch._simulated import SimulatedDevice
+from batchlib.torch.device._arena import ALIGNMENT, Arena
+from batchlib.torch.device._device import CpuDevice
+from batchlib.torch.device._ring import Buffers, Direct, Pipeline, Results, pipeline_for
+from batchlib.torch.device._simulated import SimulatedDevice
 
 Way = Direct | Pipeline
 WAYS: dict[str, Callable[[Results], Way]] = {

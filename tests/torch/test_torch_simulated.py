@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from batchlib._core._execution import Collated
-from batchlib.torch._arena import Arena
-from batchlib.torch._device import Device
-from batchlib.torch._graphs import Graphs
-from batchlib.torch._ring import Buffers, Pipeline
-from batchlib.torch._simulated import SimulatedDevice
-from batchlib.torch._simulated_run import simulated_run
+from batchlib.torch.device._arena import Arena
+from batchlib.torch.device._device import Device
+from batchlib.torch.device._graphs import Graphs
+from batchlib.torch.device._ring import Buffers, Pipeline
+from batchlib.torch.device._simulated import SimulatedDevice
+from batchlib.torch.device._simulated_run import simulated_run
 
 SEEDS = 300
 IN, OUT = 1, 2  # streams in the order in which they are made; 0 computes

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchlib.torch import register_structure
-from batchlib.torch._structure import LEAF, flatten, map_leaves
+from batchlib.torch.collation._structure import LEAF, flatten, map_leaves
 
 A, B, C = torch.zeros(1), torch.ones(2), np.ones(3)
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._core._execution import Collated, Copy
-from ..errors import BatchContractError
-from ..executors._outcomes import split
-from ..executors._rows import rows_of
+from ..._core._execution import Collated, Copy
+from ...errors import BatchContractError
+from ...executors._outcomes import split
+from ...executors._rows import rows_of
 from ._items import Item, place
 from ._structure import LEAF, flatten, holds_rows
 
@@ -53,7 +53,7 @@ def refuse_unless_told(collation: str, function: str, needed: Collection[str], t
     if needed and not set(needed) & set(taken):
         raise TypeError(
             f"{function} takes none of the parameters {', '.join(needed)}, so it cannot tell where each item of a "
-            f"batch is: give it one (of a module only `*args` are seen: wrap it in a function that names it), or switch "
+            "batch is: give it one (of a module only `*args` are seen: wrap it in a function that names it), or switch "
             f"them off by name where it needs none: collate={collation}"
         )
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from .._core._request import Request
+from ..._core._request import Request
+from ..collation._structure import flatten
+from ..executor._trials import Trials, replaced
 from ._compare import Tolerance, Unlike, unlike
-from ._structure import flatten
-from ._trials import Trials, replaced
 
 Kind = Literal["all", "own length", "longer"]
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .._core._execution import Collated
+from ..._core._execution import Collated
+from ..collation._structure import Structure, flatten, map_leaves
 from ._device import CaptureFailed, Device, Graph
-from ._structure import Structure, flatten, map_leaves
 
 
 class Graphs:

@@ -27,11 +27,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._core._execution import Allocate, Collated
+from ..._core._execution import Allocate, Collated
+from ..collation._structure import map_leaves
 from ._arena import Arena, address
 from ._device import Device
 from ._graphs import Graphs
-from ._structure import map_leaves
 
 Results: TypeAlias = Literal["host", "device", "numpy"]
 Call: TypeAlias = Callable[[Collated], Any]

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._core._execution import Collated
+from ..._core._execution import Collated
+from ..collation._structure import flatten, map_leaves
 from ._arena import ALIGNMENT, address, at
 from ._device import Graph
-from ._structure import flatten, map_leaves
 
 _GARBAGE = 0xFF  # NaN in every float, -1 in every signed integer
 _TEMPORARIES = (256, 4096, 8192, 32768)  # bytes that a computation may use and let go of

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._core._execution import Allocate, Collated
+from ..._core._execution import Allocate, Collated
+from ..collation._structure import flatten, map_leaves
 from ._ring import Buffers, Pipeline, Results
 from ._simulated import SimulatedDevice
-from ._structure import flatten, map_leaves
 
 _RESULTS: tuple[Results, ...] = ("host", "host", "numpy", "device")
 

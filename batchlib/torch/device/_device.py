@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from .._core._execution import Collated
+from ..._core._execution import Collated
 
 
 class Graph(Protocol):

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from ..errors import ExecutorLost
+from ...errors import ExecutorLost
 
 Kinds = tuple[type[BaseException], ...]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from ._structure import flatten
+from ..collation._structure import flatten
 
 Kind = Literal["values", "shape", "type", "error"]
 

@@ -8,12 +8,12 @@ from typing import Any, Literal, cast, get_args
 
 import torch
 
-from .._core._execution import BatchFunction, Copy, Executor
-from ..policies.structures._counts import checked_count
-from ._device import Device
+from ..._core._execution import BatchFunction, Copy, Executor
+from ...policies.structures._counts import checked_count
+from ..collation._pack import PackCollator
+from ..device._device import Device
+from ..device._ring import Results
 from ._memory import Kinds
-from ._pack import PackCollator
-from ._ring import Results
 from ._running import DeviceExecutor
 from ._worker import LaunchOrder
 

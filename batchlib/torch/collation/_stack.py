@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._core._execution import Accepted, Allocate, Collated, Copy
+from ..._core._execution import Accepted, Allocate, Collated, Copy
 from ._collation import columns_of, one_or_each, outcomes
 from ._items import Examples, leaf_key, open_items
 from ._leaves import stacked

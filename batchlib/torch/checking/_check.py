@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from ..errors import BatchContractError
+from ...errors import BatchContractError
+from ..executor._modules import Layer, modules_of, training_layers
+from ..executor._trials import Trials, trials_of
 from ._causes import Cause, Causes
 from ._companies import Group, Probe
 from ._compare import Tolerance, coarsest, unlike
-from ._modules import Layer, modules_of, training_layers
-from ._trials import Trials, trials_of
 
 _SHOWN = 6  # rows in a report: all of a broken function would be pages
 

@@ -16,10 +16,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .._core._execution import BatchFunction
-from .._core._request import Request
-from ..errors import ExecutorLost
-from ..executors._errors import deliverable, failures
+from ..._core._execution import BatchFunction
+from ..._core._request import Request
+from ...errors import ExecutorLost
+from ...executors._errors import deliverable, failures
 from ._lane import Lane
 from ._memory import Limits, attempt, is_out_of_memory
 from ._modules import training_modules

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from inspect import Parameter
 from typing import Any
 
-from .._context import inside
-from .._core._batch import Batch
-from .._core._execution import Collator, Executor
-from .._core._request import Request
-from ..errors import ExecutorLost
-from ..executors import CollatedFunction, FunctionExecutor
-from ..executors._errors import one_each
+from ..._context import inside
+from ..._core._batch import Batch
+from ..._core._execution import Collator, Executor
+from ..._core._request import Request
+from ...errors import ExecutorLost
+from ...executors import CollatedFunction, FunctionExecutor
+from ...executors._errors import one_each
 
 USUAL_BATCH_SIZE = 32
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._core._execution import Allocate, BatchFunction, Collated, Copy
-from .._core._request import Request
-from ._device import Device, device_of
-from ._graphs import Graphs
+from ..._core._execution import Allocate, BatchFunction, Collated, Copy
+from ..._core._request import Request
+from ..collation._structure import ATOMS, flatten
+from ..device._device import Device, device_of
+from ..device._graphs import Graphs
+from ..device._ring import Buffers, Direct, Pipeline, pipeline_for
 from ._memory import LOST, is_fatal, scrub
-from ._ring import Buffers, Direct, Pipeline, pipeline_for
-from ._structure import ATOMS, flatten
 from ._worker import LaunchOrder, Worker
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from .._core._execution import Copy
-from ..executors._rows import rows_of
+from ..._core._execution import Copy
+from ...executors._rows import rows_of
 
 Side = Literal["right", "left"]
 

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from .._core._execution import Collated
+from ..._core._execution import Collated
+from ..collation._pack import pack
+from ..collation._structure import flatten, holds_rows
+from ..executor._modules import Layer
+from ..executor._trials import Trials
 from ._companies import Group, Probe, Seen
 from ._compare import Tolerance, unlike
-from ._modules import Layer
-from ._pack import pack
-from ._structure import flatten, holds_rows
-from ._trials import Trials
 
 Name = Literal[
     "chance",

@@ -15,9 +15,9 @@ from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any
 
-from .._context import AMBIENT
-from .._core._batch import Batch
-from ..errors import ReentrantCallError
+from ..._context import AMBIENT
+from ..._core._batch import Batch
+from ...errors import ReentrantCallError
 from ._memory import attempt
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._core._execution import Accepted, Allocate, Collated, Copy
-from ..errors import BatchContractError
+from ..._core._execution import Accepted, Allocate, Collated, Copy
+from ...errors import BatchContractError
 from ._collation import columns_of, one_or_each, outcomes, parameter_names, paths, refuse_unless_told
 from ._items import Examples, open_items, place
 from ._leaves import beside, packed, stacked

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from .._core._execution import Accepted, Allocate, Collated, Copy
-from ..errors import BatchContractError, ItemTooLarge
-from ..policies.structures._counts import checked_count
+from ..._core._execution import Accepted, Allocate, Collated, Copy
+from ...errors import BatchContractError, ItemTooLarge
+from ...policies.structures._counts import checked_count
 from ._collation import columns_of, one_or_each, outcomes, parameter_names, paths, refuse_unless_told
 from ._items import Examples, Item, kind, open_items, place
 from ._leaves import beside, padded, stacked

@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .._core._protocols import Limit
-from .._core._request import Request
-from ..policies.structures._counts import checked_count
+from ..._core._protocols import Limit
+from ..._core._request import Request
+from ...policies.structures._counts import checked_count
 from ._lane import Lane
 from ._running import DeviceExecutor
 from ._trials import Trials, replaced, trials_of

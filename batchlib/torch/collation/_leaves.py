@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._core._execution import Allocate
+from ..._core._execution import Allocate
 from ._structure import Leaf
 
 

@@ -1,0 +1,1 @@
+"""Whether company changes results."""

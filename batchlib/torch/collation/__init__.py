@@ -1,0 +1,1 @@
+"""Items into batches, and rows out of results."""

@@ -1,0 +1,1 @@
+"""What runs batches on devices."""
