@@ -25,7 +25,7 @@ from batchlib import batched
 from batchlib.torch import TorchExecutor, pack, pad
 
 CALLERS = 256
-BUDGET = 1024  # tokens in a batch
+BUDGET = 768  # padded tokens in a batch: what "auto" stands for with `pad`
 LARGEST = 64  # texts in a batch under such a budget
 Item = TypeVar("Item")
 Call = Callable[[TokenIds], Awaitable[Tensor]]

@@ -43,7 +43,7 @@ on_cpu = TorchExecutor("cpu", threads=1)
 
 # An item is padded to the longest one of its batch. So what limits a batch is not its texts but its tokens, padding
 # included, and with such a limit texts of nearly the same length share a batch.
-@batched(collate=pad(), max_batch_cost=1024, max_batch_size=64, executor=on_cpu, hooks=(meter.hook,))
+@batched(collate=pad(), max_batch_cost=768, max_batch_size=64, executor=on_cpu, hooks=(meter.hook,))
 def embed(ids: Tensor, mask: Tensor, lengths: Tensor) -> Tensor:
     meter.count(len(ids), tokens=int(lengths.sum()), computed=ids.numel())
     return model.embed(ids, mask)

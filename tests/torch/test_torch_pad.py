@@ -119,7 +119,7 @@ def test_the_length_of_an_item_is_what_its_row_would_cost() -> None:
     collator = started(pad(multiple_of=4))
     args = ([1, 2, 3], torch.zeros(5), 7)
     assert collator.accept(args).length == collator.row_length(args) == 4 + 8
-    assert pad().usual_batch_cost == 1024
+    assert pad().usual_batch_cost == 768
     assert pad().pads
 
 

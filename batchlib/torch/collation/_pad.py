@@ -47,7 +47,7 @@ class pad:
     >>> import torch
     >>> from batchlib import batched
     >>> from batchlib.torch import pad
-    >>> @batched(collate=pad(), max_batch_cost=1024)
+    >>> @batched(collate=pad(), max_batch_cost=768)
     ... def mean(values, mask, lengths):
     ...     return (values * mask).sum(1) / lengths
     >>> mean.call([1.0, 2.0])
@@ -67,7 +67,7 @@ class pad:
     like: Any = None
     names: Sequence[str] = field(init=False, repr=False)
     pads: bool = field(default=True, init=False, repr=False)
-    usual_batch_cost: float | None = field(default=1024, init=False, repr=False)
+    usual_batch_cost: float | None = field(default=768, init=False, repr=False)
 
     def __post_init__(self) -> None:
         checked_side(self.side)
