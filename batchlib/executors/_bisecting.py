@@ -30,16 +30,10 @@ class Bisecting:
         return self._executor
 
     def run(self, requests: Sequence[Request]) -> Sequence[Any]:
+        work = _runs(requests)
+        del requests  # whoever has an error has this frame, too
+        part = next(work)
         try:
-            return self._executor.run(requests)
-        except ExecutorLost:
-            raise
-        except Exception as error:
-            work = _after(error, requests)
-        finally:
-            del requests  # whoever has an error has this frame, too
-        try:
-            part = next(work)
             while True:
                 try:
                     outcomes = self._executor.run(part)
@@ -50,20 +44,14 @@ class Bisecting:
                 else:
                     part = work.send(outcomes)
         except StopIteration as finished:
-            outcomes = part = []  # as in `_after`
+            outcomes = part = []  # as in `_runs`
             return finished.value  # type: ignore[no-any-return]
 
     async def run_async(self, requests: Sequence[Request]) -> Sequence[Any]:
+        work = _runs(requests)
+        del requests  # whoever has an error has this frame, too
+        part = next(work)
         try:
-            return await self._executor.run_async(requests)
-        except ExecutorLost:
-            raise
-        except Exception as error:
-            work = _after(error, requests)
-        finally:
-            del requests  # whoever has an error has this frame, too
-        try:
-            part = next(work)
             while True:
                 try:
                     outcomes = await self._executor.run_async(part)
@@ -74,18 +62,25 @@ class Bisecting:
                 else:
                     part = work.send(outcomes)
         except StopIteration as finished:
-            outcomes = part = []  # as in `_after`
+            outcomes = part = []  # as in `_runs`
             return finished.value  # type: ignore[no-any-return]
 
 
 def _nothing() -> None: ...
 
 
-def _after(failure: Exception, requests: Sequence[Request]) -> Generator[Sequence[Request], Any, Sequence[Any]]:
-    """What to do after a failed run: yields what to run again; is sent its outcomes, or thrown what it raised."""
+def _runs(requests: Sequence[Request]) -> Generator[Sequence[Request], Any, Sequence[Any]]:
+    """Yields what to run, all of them first; is sent its outcomes, or thrown what it raised. Returns the outcomes."""
     size = len(requests)
+    try:
+        return (yield requests)  # type: ignore[no-any-return]
+    except Exception as error:
+        failure = error
     if size == 1 or isinstance(failure, BatchContractError):
-        return failures(failure, size)
+        try:
+            return failures(failure, size)
+        finally:  # as below
+            del failure, requests
     outcomes: list[Any] = [None] * size
     plan = bisect(size, failure)
     raised: BaseException | None = None
