@@ -33,7 +33,7 @@ class Newest:
         return (request for request in reversed(self.requests) if request.state is State.WAITING)
 
     def due_from(self, instant: float) -> Iterator[Request]:
-        return (request for request in self.in_order() if (request.deadline or instant) >= instant)
+        return (request for request in self.in_order() if request.deadline is None or request.deadline >= instant)
 
     def rank(self) -> int:
         return -next(self.in_order()).sequence

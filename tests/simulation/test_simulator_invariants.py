@@ -139,22 +139,25 @@ def test_the_same_trace_gives_the_same_schedule_whenever_and_however_fast(
     name: str, workload: Workload, shift: int, factor: float
 ) -> None:
     def schedule(simulation: Simulation, zero: float = 0.0, speed: float = 1.0) -> list[Any]:
+        def since(time: float | None) -> float | None:
+            return None if time is None else (time - zero) / speed  # zero is a time like any other
+
         return [
-            [(r.state, r.batch, r.ended and (r.ended - zero) / speed) for r in simulation.requests],
-            [(b.size, b.reason, (b.started - zero) / speed, (b.ended - zero) / speed) for b in simulation.batches],
+            [(r.state, r.batch, since(r.ended)) for r in simulation.requests],
+            [(b.size, b.reason, since(b.started), since(b.ended)) for b in simulation.batches],
         ]
 
     options = several()[name]
     once = simulate(options, workload, MODEL)
     assert simulate(options, workload, MODEL) == once
-    told = schedule(once)
-    assert schedule(simulate(options, workload.shifted(shift), MODEL), shift) == told
-    assert schedule(simulate(options, workload, MODEL, start=float(shift)), shift) == told
+    expected = schedule(once)
+    assert schedule(simulate(options, workload.shifted(shift), MODEL), shift) == expected
+    assert schedule(simulate(options, workload, MODEL, start=float(shift)), shift) == expected
     if "ordering" not in options:  # by default priorities age by the second, whatever a second is to the rest
         workload = workload.with_priorities(0)
-        told = schedule(simulate(options, workload, MODEL))
+        expected = schedule(simulate(options, workload, MODEL))
     scaled = simulate(several(factor)[name], workload.scaled(factor), Affine(BASE * factor, ITEM * factor))
-    assert schedule(scaled, speed=factor) == told
+    assert schedule(scaled, speed=factor) == expected
 
 
 @settings(max_examples=100, deadline=None, database=None)

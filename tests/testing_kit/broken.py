@@ -107,10 +107,11 @@ class StartsAnywhere(Listed):
     """In the right order, and does not look where to start."""
 
     def in_order(self) -> Iterator[Request]:
-        return iter(sorted(super().in_order(), key=lambda each: each.deadline or math.inf))
+        return iter(sorted(super().in_order(), key=lambda each: math.inf if each.deadline is None else each.deadline))
 
     def rank(self) -> float:
-        return next(self.in_order()).deadline or math.inf
+        deadline = next(self.in_order()).deadline
+        return math.inf if deadline is None else deadline
 
     def due_from(self, instant: float) -> Iterator[Request]:
         return self.in_order()
