@@ -14,7 +14,7 @@ from ._checks import whole
 from ._context import UNSET, Unset, duration, hashable, number
 from ._core._statistics import Statistics
 from ._intake import CallOptions
-from ._live import Live, batch_signature, start
+from ._live import Live, apart, batch_signature, start
 from ._map import Results
 from ._options import Given
 from .errors import BlockingCallError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from ._typing import Limits, Seconds, Source, TakesFirst
+    from .executors._apart import Apart
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -254,12 +255,7 @@ class Batched(Configured[P, R]):
         >>> double = batchlib.batched(lambda xs: [2 * x for x in xs])
         >>> double.configure(max_batch_size=64, timeout=1.5)
         """
-        live = self._live
-        given = live.given.with_limits(limits)
-        resolved = given.resolve(self._intake.signature.name)
-        live.given = given
-        live.intake.configure(resolved.intake)
-        live.driver.configure(resolved.policies, resolved.driver.max_execution_time)
+        self._live.configure(limits)
 
     def close(self, drain: bool = True, timeout: Seconds | None = None) -> None:
         """Takes no more requests, and ends. A second call does nothing.
@@ -272,7 +268,10 @@ class Batched(Configured[P, R]):
         self._driver.close(drain, duration("timeout", timeout))
 
     async def aclose(self, drain: bool = True, timeout: Seconds | None = None) -> None:
-        """The same on asyncio or trio. Cancelled while it waits, the closing goes on without it."""
+        """The same on asyncio or trio. Cancelled while it waits, the closing goes on without it.
+
+        Raises RuntimeError if no thread can be started to wait for the drain; nothing has been closed then.
+        """
         await aclose(self._driver, drain, duration("timeout", timeout))
 
     def __enter__(self) -> Self:
@@ -292,6 +291,10 @@ class Batched(Configured[P, R]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+    def _apart(self) -> Apart:
+        """For what runs the function past its queue, and lies below this."""
+        return apart(self._live, self.__wrapped__, self._owner)
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
         """Binds as a plain function does, for one that was wrapped by another decorator inside a class."""

@@ -43,7 +43,8 @@ class Ambient:
     until: float | None = None
     """End of the enclosing time budget, on `time.monotonic`."""
     chain: tuple[Batch, ...] = ()
-    batch: BatchContext | None = None
+    requests: Sequence[Request] | None = None
+    """Those of the innermost of these batches, kept here since the batch lets go of them when it ends."""
 
 
 AMBIENT: ContextVar[Ambient | None] = ContextVar("batchlib", default=None)
@@ -85,9 +86,9 @@ class BatchContext(Sequence[ItemContext]):
 
     __slots__ = ("_batch", "_requests")
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, requests: Sequence[Request]) -> None:
         self._batch = batch
-        self._requests = batch.requests
+        self._requests = requests
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -122,9 +123,9 @@ def batch_context() -> BatchContext:
     1
     """
     ambient = AMBIENT.get()
-    if ambient is None or ambient.batch is None:
+    if ambient is None or ambient.requests is None:
         raise LookupError("batch_context() is for code inside a batched function; no batch runs here")
-    return ambient.batch
+    return BatchContext(ambient.chain[-1], ambient.requests)
 
 
 @contextmanager
@@ -181,7 +182,7 @@ def inside(batch: Batch, nested: bool) -> Context:
 def enter(batch: Batch, nested: bool) -> None:
     """The same for the present context, which must be an empty one."""
     chain = {outer: None for request in batch.requests for outer in request.chain if not outer.done} if nested else ()
-    AMBIENT.set(Ambient(UNSET, UNSET, None, (*chain, batch), BatchContext(batch)))
+    AMBIENT.set(Ambient(UNSET, UNSET, None, (*chain, batch), batch.requests))
 
 
 def duration(name: str, value: float | timedelta | None) -> float | None:

@@ -1,7 +1,7 @@
 """From one call to one request: binds it, and works out its cost, group, tenant, priority and deadline.
 
 Everything that comes from the user runs here, in the caller: what it raises is its caller's alone, and nothing has
-been queued yet.
+been queued yet. One such error is a refusal like the core's own, and becomes one: ItemTooLarge of a collation.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 
 from ._context import AMBIENT, UNSET, Ambient, Unset, number
 from ._core._execution import Accepted
+from ._core._protocols import WaitingRoom
 from ._core._request import Request
 from ._signature import BatchSignature
+from .errors import ItemTooLarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,18 @@ class IntakeOptions:
     timeout: float | None = None
     tenant: Hashable = None
     priority: float | Callable[..., float] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OfCollation:
+    """An admission policy: refuses what the collation has refused, so that it is counted and told to hooks."""
+
+    def start(self) -> OfCollation:
+        return self
+
+    def admit(self, request: Request, room: WaitingRoom, now: float) -> ItemTooLarge | None:
+        refusal: ItemTooLarge | None = request.outcome
+        return refusal
 
 
 class Intake:
@@ -97,7 +111,11 @@ class Intake:
                 ) from None
             request.group = (request.group, group)
         if self._accept is not None:
-            args, key, length = self._accept(request.args)
+            try:
+                args, key, length = self._accept(request.args)
+            except ItemTooLarge as refusal:
+                request.outcome = refusal.with_traceback(None)  # which would know this frame, and so the request
+                args, key, length = request.args, None, 0
             request.group = (request.group, key)
             if mine.cost is None:
                 request.cost = length

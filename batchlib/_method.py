@@ -11,6 +11,7 @@ from ._batched import Batched, by_name, reduce, worn
 from ._live import Live, batch_signature, start
 from ._options import Given
 from ._signature import BatchSignature
+from .executors._apart import Apart
 
 if TYPE_CHECKING:
     from typing import Self
@@ -118,6 +119,15 @@ class BatchedMethod(Generic[S, P, R]):
             return getattr(self._as_function(), name)  # below a staticmethod
         raise AttributeError(
             f"{self.__qualname__}.{name}: every instance has a batcher of its own, use it on an instance"
+        )
+
+    def _apart(self) -> Apart:
+        """As a Batched has it, for one below a staticmethod."""
+        if self._home is None:
+            return self._as_function()._apart()  # pyright: ignore[reportPrivateUsage] (of its own face)
+        raise TypeError(
+            f"{self.__qualname__} has a batcher for every instance: give it bound to one, as in "
+            f"instance.{self.__name__}, not on the class"
         )
 
     def __reduce__(self) -> str | tuple[Any, ...]:

@@ -30,7 +30,7 @@ from ._context import duration, hashable, number
 from ._core._execution import Collation, Executor, ExecutorFactory
 from ._core._policies import Policies
 from ._core._protocols import DispatchPolicy, Limit, OrderingPolicy
-from ._intake import IntakeOptions
+from ._intake import IntakeOptions, OfCollation
 from .policies import (
     CostLimit,
     DeadlineAware,
@@ -100,7 +100,16 @@ class Given:
                 "configure can change target_latency and not switch it on or off, since it chooses the policies: "
                 "decorate the function anew"
             )
+        if new._orderings() != self._orderings():
+            raise TypeError(
+                "configure can change max_batch_cost and not switch it on or off with a collation that pads, since it "
+                "chooses the ordering: decorate the function with max_batch_cost=, or with an ordering="
+            )
         return new
+
+    def _orderings(self) -> tuple[OrderingPolicy, OrderingPolicy | None]:
+        policies = self.resolve("").policies
+        return policies.ordering, policies.carried_ordering
 
     def resolve(self, name: str) -> Resolved:
         """Checks all options; `name` is the function's own."""
@@ -113,6 +122,11 @@ class Given:
                     raise TypeError(
                         f"{option} is for running the function, which executor= replaces: give one of the two"
                     )
+        if options["on_error"] == "bisect" and not getattr(executor, "idempotent", True):
+            raise TypeError(
+                'on_error="bisect" runs items of a failed batch again, and executor= forbids that by idempotent=False: '
+                "give one of the two"
+            )
         for option in ("cost", "group_by", "join"):
             callable_or_none(option, options[option])
         for option, choices in _CHOICES.items():
@@ -171,7 +185,7 @@ def _policies(
     if "max_concurrent_batches" not in given:
         concurrent = getattr(executor, "usual_concurrent_batches", concurrent)
     return Policies(
-        admission=_admission(options, given),
+        admission=_admission(options, given) if collation is None else (OfCollation(), *_admission(options, given)),
         ordering=ordering,
         dispatch=dispatch,
         limits=limits,

@@ -55,6 +55,8 @@ class BatchSignature:
         self.signature = inspect.Signature(
             [self._for_callers(parameter) for parameter in parameters], return_annotation=_element(returned)
         )
+        self.batched = None if self._open else len(self._batched)
+        """How many items a call has; None for any number."""
         needs_settings = Parameter.empty in self._settings.values()
         # A call of exactly so many positional arguments needs no binding; -1: every call does.
         self.arity = -1 if self._open or needs_settings else len(self._batched)

@@ -18,6 +18,8 @@ Errors of the function itself reach their callers with their own type and are no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class BatchlibError(Exception):
     """The root of every error that batchlib itself raises."""
@@ -71,4 +73,12 @@ class ReentrantCallError(BatchlibError):
 
 
 class ExecutorLost(BatchlibError):
-    """The executor is gone for good; the batcher cannot run anything more."""
+    """The executor is gone for good; the batcher cannot run anything more.
+
+    `outcomes`: what an executor that raises it has for some of the batch's requests, by their place in it from 0. They
+    get that, and only the others get the error.
+    """
+
+    def __init__(self, message: str = "", *, outcomes: Mapping[int, object] | None = None) -> None:
+        super().__init__(message)
+        self.outcomes: Mapping[int, object] = {} if outcomes is None else outcomes

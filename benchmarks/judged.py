@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import multiprocessing
 import os
@@ -17,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from overhead import render
 from sections import Check, Table
 
 Given = TypeVar("Given")
@@ -42,35 +40,38 @@ class Judged(Table):
         self.rows.append([label, *figures, bound, verdict])
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "title": self.title,
-            "columns": self.columns,
-            "rows": self.rows,
-            "checks": [{**dataclasses.asdict(check), "kept": check.kept} for check in self.checks],
-            "records": self.records,
-        }
+        return {**super().as_json(), "records": self.records}
 
 
-def command(
-    description: str | None,
-    sections: Sequence[Callable[[Room], Judged]],
-    room: Callable[[bool], AbstractContextManager[Room]],
-) -> int:
-    """Runs the sections that the command line asks for, each in the room that `room(quick)` gives; the exit status."""
+def render(table: Table) -> str:
+    lines = [["", *table.columns], *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    text = [table.title]
+    for line in lines:
+        cells = (value.rjust(width) for value, width in zip(line[1:], widths[1:], strict=True))
+        text.append("   " + "   ".join([line[0].ljust(widths[0]), *cells]).rstrip())
+    return "\n".join([*text, *(f"   {note}" for note in table.notes)])
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """What every command understands."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="under a minute: fewer rows and repetitions, same bounds")
     parser.add_argument("--json", metavar="FILE", help="write the tables and the figures behind them there too")
     parser.add_argument("--only", metavar="N,N", help="only these sections, by number")
-    given = parser.parse_args()
+    return parser
+
+
+def report(given: argparse.Namespace, sections: Sequence[Callable[[Room], Table]], room: Room, **about: object) -> int:
+    """Runs the sections that the command line asks for; the exit status. about: for the JSON, beside the tables."""
     numbers = [int(number) for number in given.only.split(",")] if given.only else range(1, len(sections) + 1)
     start = time.monotonic()
-    tables: list[Judged] = []
-    with room(given.quick) as shared:
-        for number in numbers:
-            began = time.monotonic()
-            tables.append(sections[number - 1](shared))
-            print(f"{'':24}\r" if sys.stderr.isatty() else "", render(tables[-1]), sep="\n", flush=True)
-            print(f"   {time.monotonic() - began:.0f} s", flush=True)
+    tables: list[Table] = []
+    for number in numbers:
+        began = time.monotonic()
+        tables.append(sections[number - 1](room))
+        print(f"{'':24}\r" if sys.stderr.isatty() else "", render(tables[-1]), sep="\n", flush=True)
+        print(f"   {time.monotonic() - began:.0f} s", flush=True)
     checks = [check for table in tables for check in table.checks]
     missed = [check for check in checks if not check.kept]
     print(f"\n{len(checks) - len(missed)} of {len(checks)} bounds kept", end=" ")
@@ -78,9 +79,20 @@ def command(
     for check in missed:
         print(f"MISSED  {check}")
     if given.json:
-        report = {"quick": given.quick, "tables": [table.as_json() for table in tables]}
-        Path(given.json).write_text(json.dumps(report, indent=1) + "\n")
+        figures = {**about, "quick": given.quick, "tables": [table.as_json() for table in tables]}
+        Path(given.json).write_text(json.dumps(figures, indent=1) + "\n")
     return 1 if missed else 0
+
+
+def command(
+    description: str | None,
+    sections: Sequence[Callable[[Room], Judged]],
+    room: Callable[[bool], AbstractContextManager[Room]],
+) -> int:
+    """The whole of a command whose sections share the room that `room(quick)` gives; the exit status."""
+    given = options(description).parse_args()
+    with room(given.quick) as shared:
+        return report(given, sections, shared)
 
 
 class Workers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -47,6 +48,14 @@ class Table:
     notes: list[str] = field(default_factory=list[str])
     checks: list[Check] = field(default_factory=list[Check])
     samples: Samples = field(default_factory=Samples)
+
+    def as_json(self) -> dict[str, object]:
+        samples = [
+            {"workload": each.workload, "adapter": each.adapter, **dict(each.arguments), "rounds": rounds}
+            for each, rounds in self.samples.values.items()
+        ]
+        checks = [{**dataclasses.asdict(check), "kept": check.kept} for check in self.checks]
+        return {"title": self.title, "columns": self.columns, "rows": self.rows, "checks": checks, "samples": samples}
 
 
 def times(value: float | None) -> str:

@@ -14,6 +14,7 @@ from judged import Judged, Workers
 from sections import Check
 from torch import Tensor
 
+from batchlib.torch.device._arena import Arena
 from batchlib.torch.device._ring import Buffers, Call, Pipeline, Results
 from batchlib.torch.device._simulated import SimulatedDevice
 from batchlib.torch.device._simulated_run import simulated_run
@@ -83,6 +84,21 @@ class WithoutHeld(Pipeline):
         buffers.held = None
 
 
+class Greedy(Arena):
+    """Its memory is its own, whoever has it."""
+
+    def let_go(self) -> None: ...
+
+
+class WithoutLettingGo(Pipeline):
+    """Writes to the device's memory though a function has kept it, or given it away."""
+
+    def buffers(self) -> Buffers:
+        made = super().buffers()
+        made.inputs = Greedy(self._device.host_buffer)
+        return made
+
+
 class WithoutClear(Pipeline):
     """Does not wait for the device where a launch has failed."""
 
@@ -103,6 +119,7 @@ SAFEGUARDS: dict[str, tuple[Make, Callable[..., Pipeline], Callable[[Tensor], Te
     "the copy into new memory waits for computing": (Forgetful, WithoutGrown, torch.clone),
     "results are held until copied out": (SimulatedDevice, WithoutHeld, torch.clone),
     "a failed launch is waited for": (SimulatedDevice, WithoutClear, torch.clone),
+    "inputs that somebody has are not overwritten": (SimulatedDevice, WithoutLettingGo, torch.clone),
     "callers get copies": (SimulatedDevice, Pipeline, same),
 }
 

@@ -32,7 +32,7 @@ class Batch:
         "live",  # how many callers still wait for it; 0 means nobody is interested any more
         "number",  # 1, 2, 3, ... per batcher
         "queue_delay",  # the time that its requests waited, added up
-        "reason",  # why it left: full, max_wait, executor_free, drain, oversize, ...
+        "reason",  # why it left: full, max_wait, executor_free, drain, no_clock, oversize, ...
         "requests",
         "size",
         "started",  # instant of dispatch

@@ -36,8 +36,7 @@ class Batcher:
     """
 
     def __init__(self, policies: Policies) -> None:
-        self.waiting = 0
-        self.running = 0
+        self.waiting = self.running = 0
         self._states = PolicyStates(policies)
         self._limits = self._states.limits
         self._running = Running()
@@ -46,9 +45,8 @@ class Batcher:
         self._deadlines = Deadlines()
         self._free = self.max_concurrent_batches = policies.max_concurrent_batches  # _free: executors that run nothing
         self._books = Books()
-        self._sequence = 0
         self._armed = math.inf  # the earliest instant for which a WakeAt is out
-        self.closed = self._draining = False  # closed: takes no more requests
+        self.closed, self._release = False, ""  # takes no more requests; why nobody is held back, usually empty
         self._lost: ExecutorLost | None = None
         self._guarded = self._states.can_refuse
 
@@ -79,8 +77,7 @@ class Batcher:
     def submit(self, request: Request, now: float, *, ahead: bool = False) -> Sequence[Action]:
         """A request asks to join, or is refused. SOON says: call `wake` once the arrivals of this tick are in.
         `ahead`: whoever submits runs ahead of its results and cannot pause, so without room it is refused."""
-        self._books.submitted += 1
-        self._sequence = request.sequence = self._sequence + 1
+        self._books.submitted = request.sequence = self._books.submitted + 1
         if self._guarded or ahead:
             refusal = self._refusal(request, now, ahead)
             if refusal is not None:
@@ -117,6 +114,18 @@ class Batcher:
         """Time has come to `now`: expire what is due, then see what can be dispatched."""
         return self._advance(now, [])
 
+    def unwatched(self, now: float) -> Sequence[Action]:
+        """A WakeAt cannot be had now: whoever is held back for company leaves, and the next event asks for it again."""
+        self._armed = math.inf
+        actions: list[Action] = []
+        self._expire(now, actions)
+        if self._groups.asleep.first() is not None:
+            release, self._release = self._release, self._release or "no_clock"
+            self._groups.rouse_all()
+            self._dispatch(now, actions)
+            self._release = release
+        return actions
+
     def finish(self, batch: Batch, outcomes: Sequence[Any], now: float, *, clean: bool = False) -> Sequence[Action]:
         """A batch has ended: `outcomes[i]` is the result of request i, or the exception for its caller.
 
@@ -134,9 +143,7 @@ class Batcher:
         resolved = batch.end(outcomes, clean)
         self._books.finished(resolved, clean, now - batch.started)
         self.running -= len(resolved)
-        if states.on_ended:
-            for request in resolved:
-                states.told(states.on_ended, request)
+        states.told_each(states.on_ended, resolved)
         actions: list[Action] = []
         self._resolve(resolved, actions)
         # Deadlines have their own wake-ups; looking here as well keeps an expired request from being dispatched.
@@ -153,7 +160,7 @@ class Batcher:
         self._lost = self._lost or lost
         actions: list[Action] = []
         if drain:
-            self._draining = True
+            self._release = "drain"
             self._groups.rouse_all()
         else:
             self._give_up(self._groups.everyone(), Event.CLOSE, refusals.closed_while(self._lost), actions)
@@ -183,6 +190,7 @@ class Batcher:
         """What every event ends with: expire, dispatch, ask for the next wake-up, report."""
         if now >= self._armed:
             self._armed = math.inf
+        if self._deadlines.heap:
             self._expire(now, actions)
         if self.waiting:
             self._dispatch(now, actions)
@@ -224,8 +232,7 @@ class Batcher:
         self.waiting -= 1
         group = self._groups.by_key[request.group]
         group.waiting -= 1
-        self._states.told(self._states.on_ended, request)
-        self._states.told((group.queue.removed,), request)
+        self._states.told((*self._states.on_ended, group.queue.removed), request)
         if not group.waiting:
             self._groups.discard(group)
 
@@ -267,17 +274,13 @@ class Batcher:
     # ---- dispatch
 
     def _dispatch(self, now: float, actions: list[Action]) -> None:
-        while self.waiting and self._free > 0:
-            try:
-                batch = self._next_batch(now, actions)
-            except Exception as error:  # ranks that cannot be had or compared: nobody can say who is next
-                fault = refusals.policy_fault(self._states.ordering, f"raised {type(error).__name__}: {error}", error)
-                self._give_up(self._groups.everyone(), Event.FAIL, refusals.copies(fault), actions)
-                self._groups = Groups(self._states.ordering, self._limits, self._running)
-                break
-            if batch is None:
-                break
-            actions.append(Dispatch(batch))
+        try:
+            while self.waiting and self._free > 0 and (batch := self._next_batch(now, actions)) is not None:
+                actions.append(Dispatch(batch))
+        except Exception as error:  # ranks that cannot be had or compared: nobody can say who is next
+            fault = refusals.policy_fault(self._states.ordering, f"raised {type(error).__name__}: {error}", error)
+            self._give_up(self._groups.everyone(), Event.FAIL, refusals.copies(fault), actions)
+            self._groups = Groups(self._states.ordering, self._limits, self._running)
 
     def _next_batch(self, now: float, actions: list[Action]) -> Batch | None:
         """Asks the ready groups, in the order of their first requests, until one dispatches."""
@@ -285,7 +288,7 @@ class Batcher:
         if groups.asleep.entries:
             groups.rouse(now)
         while (group := groups.pick()) is not None:
-            decision = self._states.decide(group, now, self._draining)
+            decision = self._states.decide(group, now, self._release)
             if isinstance(decision, BatchFailed):
                 self._give_up(group.first_up(), Event.FAIL, refusals.copies(decision), actions)
             else:
@@ -306,8 +309,7 @@ class Batcher:
     def _form(self, group: WaitingGroup, decision: Decision, now: float) -> Batch:
         requests = list(decision.dispatch)
         number = self._books.batches + 1
-        reason = "oversize" if group.oversize else decision.reason
-        batch = Batch(number, group.key, requests, reason, now)
+        batch = Batch(number, group.key, requests, "oversize" if group.oversize else decision.reason, now)
         batch.fill = batch.size / self._limits.max_batch_size
         self._batches[number] = batch
         self._free -= 1
@@ -315,14 +317,11 @@ class Batcher:
         self.waiting -= batch.size
         self.running += batch.size
         group.waiting -= batch.size
-        states = self._states
-        if states.on_dispatched:
-            for request in requests:
-                states.told(states.on_dispatched, request)
+        self._states.told_each(self._states.on_dispatched, requests)
         try:
             group.queue.dispatched(requests, now)
         except Exception as error:  # a user's ordering policy: the batch is formed, so nobody has to suffer
-            states.reports.append(error)
+            self._states.reports.append(error)
         if not group.waiting:
             self._groups.discard(group)
         return batch

@@ -13,8 +13,8 @@ class BatchStarted:
     """A batch was handed to an executor.
 
     Durations are in seconds; `queue_delays` has one entry per request, in the batch's order. `reason` says why the
-    batch left: full, max_wait, executor_free, drain, oversize, or what a policy gave. `cost` is the sum of the costs of
-    all requests and `longest` the largest: padded to it, the batch would hold `size * longest`.
+    batch left: full, max_wait, executor_free, drain, no_clock, oversize, or what a policy gave. `cost` is the sum of
+    the costs of all requests and `longest` the largest: padded to it, the batch would hold `size * longest`.
     """
 
     name: str

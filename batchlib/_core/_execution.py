@@ -22,10 +22,11 @@ class Executor(Protocol):
     `run` is called in a thread that the batcher owns, `run_async` on the event loop of the batch's callers. Both give
     one outcome per request, in order: a result, or an exception instance for that request alone. If they raise, the
     whole batch fails with it. One that raises ExecutorLost is not called again: whoever waits gets that error, and so
-    does everybody who comes later.
+    does everybody who comes later. Of its batch those get it who are not in the error's `outcomes`.
 
-    Optional: `healthy`, an attribute that is False once a part of it is gone, for `statistics()`. `stop()`, called when
-    the batcher runs nothing more, perhaps by a garbage collection: it must take no lock and must not wait.
+    Optional: `healthy`, an attribute that is False once a part of it is gone, and `counts`, a mapping from names to
+    numbers of what has happened in it, both for `statistics()`. `stop()`, called when the batcher runs nothing more,
+    perhaps by a garbage collection: it must take no lock and must not wait.
     """
 
     is_async: bool
@@ -39,6 +40,7 @@ class ExecutorFactory(Protocol):
     """How the decorated function itself is run: a description, which may be shared and pickled.
 
     Optional: `usual_concurrent_batches`, how many batches it wants at once unless `max_concurrent_batches=` says so.
+    `idempotent`, False if the function may not run twice with the same items: `on_error="bisect"` is then refused.
     """
 
     def start(self, function: BatchFunction) -> Executor:
@@ -136,7 +138,11 @@ class Collator(Protocol):
     """A Collation for one function. Keeps nothing of a batch; its methods are called in any thread."""
 
     def accept(self, args: tuple[Any, ...]) -> Accepted:
-        """Checks the items of one call, in its caller: what it raises is that caller's alone."""
+        """Checks the items of one call, in its caller: what it raises is that caller's alone.
+
+        ItemTooLarge for items that no batch can hold: the call is then refused as one over `max_batch_cost` is, which
+        is counted and told to hooks.
+        """
         ...
 
     def collate(

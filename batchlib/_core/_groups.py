@@ -213,7 +213,7 @@ class WaitingGroup:
         fit = len(requests) <= self._limits.max_batch_size
         if fit and self._limits.limiters:
             room = LimitedRoom(self._limits)
-            fit = all(map(room.add, requests))
+            fit = all([room.add(request) for request in requests])  # `map` takes a StopIteration for its end
         self.oversize = not fit and len(requests) == 1 and self._limits.oversize_alone
         return fit or self.oversize
 

@@ -130,12 +130,12 @@ class PolicyStates:
         except Exception as error:  # a user's limit: its failure is its caller's
             return error
 
-    def decide(self, group: WaitingGroup, now: float, draining: bool) -> Decision | BatchFailed:
-        """The dispatch policy's decision, or why it is none."""
+    def decide(self, group: WaitingGroup, now: float, release: str) -> Decision | BatchFailed:
+        """The dispatch policy's decision, or why it is none. `release`: why nobody is held back now; usually empty."""
         cause: Exception | None = None
         try:
-            if draining:
-                decision = Decision(group.fill().requests, reason="drain")
+            if release:
+                decision = Decision(group.fill().requests, reason=release)
             else:
                 decision = self.dispatcher.decide(group, now)
             if group.can_follow(decision, now):
@@ -152,6 +152,11 @@ class PolicyStates:
                 method(*args)
             except Exception as error:
                 self.reports.append(error)
+
+    def told_each(self, methods: Sequence[Callable[..., Any]], requests: Sequence[Request]) -> None:
+        if methods:
+            for request in requests:
+                self.told(methods, request)
 
 
 def _kept(policies: Iterable[Any], old: Iterable[Any], states: Iterable[Any]) -> list[Any]:

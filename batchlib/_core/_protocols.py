@@ -277,7 +277,10 @@ class Clock(Protocol):
         ...
 
     def call_at(self, instant: float, callback: Callable[[], object]) -> object:
-        """Calls `callback` once, from any thread, as soon as `now()` has reached `instant`."""
+        """Calls `callback` once, from any thread, as soon as `now()` has reached `instant`.
+
+        RuntimeError if that cannot be had now, as when no thread can be started: it is asked again at the next event.
+        """
         ...
 
 

@@ -15,6 +15,8 @@ from ._transitions import State
 if TYPE_CHECKING:
     from ._batch import Batch
 
+_NEW = State.NEW
+
 
 class Request:
     """One item on its way through a batcher; policies read it and change nothing."""
@@ -33,7 +35,7 @@ class Request:
         "group",  # group key: only requests with equal keys share a batch
         "hint",  # instant at which the caller's own cancel scope ends, or None; orders, never expires
         "limits",  # those of the batcher that it was admitted to, by which it is known; unset before that
-        "outcome",  # its result, or the exception for its caller
+        "outcome",  # its result, or the exception for its caller; before it is submitted, why its items are refused
         "owner",  # the instance a batched method was called on; kept alive until the outcome is there
         "priority",  # lower is more urgent
         "sequence",  # position in the order of admission; breaks every tie
@@ -58,7 +60,7 @@ class Request:
         self.context = context
         self.channel = channel
         self.waiter = waiter
-        self.state = State.NEW
+        self.state = _NEW
         self.cost: float = 1
         self.deadline: float | None = None
         self.hint: float | None = None

@@ -12,6 +12,8 @@ from ._protocols import WaitingRoom
 from ._request import Request
 from ._transitions import State
 
+_COMPLETED = State.COMPLETED
+
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
@@ -53,6 +55,8 @@ class Statistics:
     healthy: bool = True
     """False once a running batch is older than `max_execution_time`."""
     closed: bool = False
+    executor: Mapping[str, int] = field(default_factory=dict[str, int])
+    """What the executor has counted; empty for one that counts nothing."""
 
 
 class Books:
@@ -87,13 +91,14 @@ class Books:
         self.fill += batch.fill
         self.reasons[batch.reason] = self.reasons.get(batch.reason, 0) + 1
         self.queue_delay += batch.queue_delay
-        self.max_queue_delay = max(self.max_queue_delay, batch.longest_delay)
+        if batch.longest_delay > self.max_queue_delay:
+            self.max_queue_delay = batch.longest_delay
 
     def finished(self, requests: Sequence[Request], clean: bool, execution_time: float) -> None:
         """`requests`: those whose callers were still there. `clean`: none of them failed."""
         self.execution_time += execution_time
         if clean:
-            self.ended[State.COMPLETED] += len(requests)
+            self.ended[_COMPLETED] += len(requests)
         else:
             for request in requests:
                 self.ended[request.state] += 1

@@ -22,6 +22,6 @@ def rows_of(array: Any, copy: Copy = "auto") -> list[Any]:
     copy: False gives views. Otherwise each row is a copy, and a lone one too: the function may use its memory again.
     """
     rows = list(array.unbind(0) if hasattr(array, "unbind") else array)
-    if copy is False or not rows or not hasattr(rows[0], "__dlpack__"):  # what is no array is no view either
+    if copy is False or not rows or not hasattr(rows[0], "dtype"):  # an object, of which the array has but a reference
         return rows
     return [row.clone() if hasattr(row, "clone") else row.copy() for row in rows]

@@ -19,6 +19,9 @@ from ._running import context, run_async, task_ended
 if TYPE_CHECKING:
     from ._driver import Driver
 
+_COMPLETED = State.COMPLETED
+_NAME = "batchlib"  # of the task that ticks: numbering each would cost as much as two calls
+
 
 class LoopChannel:
     """Delivers to waiters of one loop and runs async batches on it. Waiters are that loop's futures."""
@@ -61,7 +64,7 @@ class LoopChannel:
         self.ticking = True
         if driver.per_loop and self.loop.get_task_factory() is None:
             # A task begins where a callback would have run, and can go on to run the batch.
-            self._ticker = task = self.loop.create_task(self._tick_and_run(driver), context=Context())
+            self._ticker = task = self.loop.create_task(self._tick_and_run(driver), name=_NAME, context=Context())
             if self._if_lost is None:
                 self._if_lost = functools.partial(self._lost, weakref.ref(driver))
             task.add_done_callback(self._if_lost)
@@ -153,11 +156,10 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _settle(requests: Sequence[Request]) -> None:
-    completed = State.COMPLETED
     for request in requests:
         waiter = request.waiter
         left = waiter.done()  # cancelled in the meantime
-        if request.state is completed:
+        if request.state is _COMPLETED:
             if not left:
                 waiter.set_result(request.outcome)
             continue

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-_LONG = 3600.0  # a wait of more than threading.TIMEOUT_MAX would overflow; waking once an hour costs nothing
+LONG = 3600.0  # a wait of more than threading.TIMEOUT_MAX would overflow; waking once an hour costs nothing
 
 
 class SystemClock:
@@ -31,15 +31,16 @@ class SystemClock:
         self._stopped = False
 
     def call_at(self, instant: float, callback: Callable[[], object]) -> None:
+        """RuntimeError if there is no thread to be had; then nothing is kept, and the next call tries anew."""
         with self._changed:
             if self._stopped:
                 return
-            heapq.heappush(self._due, (instant, next(self._tickets), callback))
             if self._thread is None:
                 thread = threading.Thread(target=self._serve, name="batchlib-clock", daemon=True)
                 thread.start()  # an interrupt in here leaves no thread that cannot be joined
                 self._thread = thread
-            elif self._due[0][0] == instant:
+            heapq.heappush(self._due, (instant, next(self._tickets), callback))
+            if self._due[0][0] == instant:
                 self._changed.notify()
 
     def stop(self) -> None:
@@ -58,7 +59,7 @@ class SystemClock:
         while True:
             with self._changed:
                 while not self._stopped and (not self._due or self._due[0][0] > self.now()):
-                    self._changed.wait(min(self._due[0][0] - self.now(), _LONG) if self._due else None)
+                    self._changed.wait(min(self._due[0][0] - self.now(), LONG) if self._due else None)
                 if self._stopped:
                     return
                 callback = heapq.heappop(self._due)[2]

@@ -55,11 +55,6 @@ class DriverOptions:
     max_execution_time: float | None = None
 
 
-def _is_at(requests: Sequence[Request], place: object) -> bool:
-    """Whether these run at that channel. An expiry in another thread can end a batch, which then has none any more."""
-    return bool(requests) and requests[0].channel is place
-
-
 class Driver:
     """One queue of requests, shared at once by any number of asyncio loops, trio runs and threads."""
 
@@ -122,7 +117,7 @@ class Driver:
                 self.private.channel().call(self._look)
             else:
                 self.workers.put(self, None, self.core.max_concurrent_batches)
-        except RuntimeError:  # no thread to be had: dispatching will say so to the callers
+        except Exception:  # no thread or no loop to be had: dispatching will say so to the callers
             self._look()
 
     def _look(self) -> None:
@@ -234,13 +229,14 @@ class Driver:
                 batch.batcher = self
                 if self._hooked:
                     self._observers.batch_started(batch)
-                if keep is not None and kept is None and (keep is WORKER or _is_at(batch.requests, keep)):
+                requests = batch.requests  # once: an expiry in another thread may end the batch, which then has none
+                if keep is not None and kept is None and (keep is WORKER or (requests and requests[0].channel is keep)):
                     kept = batch
                 else:
                     _running.start(self, batch)
             elif isinstance(action, WakeAt):
                 if action.instant > -math.inf:
-                    self._wake_at(action.instant)
+                    kept = self._wake_at(action.instant, keep if kept is None else None) or kept
                 elif channel is not None:
                     channel.soon(self)
             elif isinstance(action, Abandon):
@@ -251,11 +247,14 @@ class Driver:
             self.notify()
         return kept
 
-    def _wake_at(self, instant: float) -> None:
+    def _wake_at(self, instant: float, keep: object) -> Batch | None:
         try:
             self._clock.call_at(instant, _lifecycle.Wake(self))
+            return None
         except RuntimeError:  # no thread to be had, as when the program is ending: who waits would wait for ever
-            self.close(drain=False, timeout=None)
+            with self.lock:
+                actions = self.core.unwatched(self.now())
+            return self.perform(actions, None, keep=keep)
 
     def _resolve(self, requests: Sequence[Request]) -> None:
         if self._hooked:
@@ -315,18 +314,14 @@ class Driver:
         self.perform(actions, None)
         if drain:
             self.gate.wait_for_end(timeout)
-            self._give_up()
+            with self.lock:  # whoever still waits or runs gets Closed
+                actions = () if self.core.idle else self.core.close(self.now(), drain=False, running=True)
+            self.perform(actions, None)
             self._resources.stop()
         if self.core.idle:  # otherwise the batch that still runs ends the threads
             self._resources.stop()
             if not on_loop():
                 self._resources.join(_JOIN)
-
-    def _give_up(self) -> None:
-        """Draining is over: whoever still waits or runs gets Closed."""
-        with self.lock:
-            actions = () if self.core.idle else self.core.close(self.now(), drain=False, running=True)
-        self.perform(actions, None)
 
     def stop(self) -> None:
         """Ends the threads; an async batch in one of them is cancelled."""
@@ -338,13 +333,13 @@ class Driver:
     def statistics(self) -> Statistics:
         with self.lock:
             snapshot = self.core.statistics(self.now(), self._options.max_execution_time)
-        gone = self.lost or not getattr(self.executor, "healthy", True)
-        return replace(snapshot, healthy=False) if gone else snapshot
+        healthy = snapshot.healthy and not self.lost and getattr(self.executor, "healthy", True)
+        return replace(snapshot, healthy=healthy, executor=dict(getattr(self.executor, "counts", ())))
 
-    def configure(self, policies: Policies, max_execution_time: float | None) -> None:
+    def configure(self, policies: Policies, max_execution_time: float | None) -> Sequence[Action]:
+        """To be called under the lock; what it gives is to be performed after it."""
+        actions = self.core.configure(policies, self.now())
+        self._policies = policies
         self._options = replace(self._options, max_execution_time=max_execution_time)
-        with self.lock:
-            self._policies = policies
-            actions = self.core.configure(policies, self.now())
-            self.gate.notify()
-        self.perform(actions, None)
+        self.gate.notify()
+        return actions

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ._clock import LONG
+
 if TYPE_CHECKING:
     from .._core._batcher import Batcher
     from .._core._protocols import Clock
@@ -43,11 +45,17 @@ class Gate:
         with self._changed:
             if done():
                 return
-            if end < math.inf:
-                self._clock.call_at(end, self._later)
+            watched = end == math.inf or self._call_at(end)
             self.watchers += 1
             try:
-                while not done() and self._clock.now() < end:
-                    self._changed.wait()
+                while not done() and (now := self._clock.now()) < end:
+                    self._changed.wait(None if watched else min(end - now, LONG))
             finally:
                 self.watchers -= 1
+
+    def _call_at(self, end: float) -> bool:
+        try:
+            self._clock.call_at(end, self._later)
+        except RuntimeError:  # no thread to be had: the one that waits looks at the time itself
+            return False
+        return True

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from ._clock import SystemClock
 from ._places import in_trio
+from ._running import reap
 from ._threads import PrivateLoop, Workers
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Wake:
     def __call__(self) -> None:
         driver = self._driver()
         if driver is not None:
+            reap(driver)
             driver.wake()
 
 
@@ -101,8 +103,23 @@ def register(driver: Driver, resources: Resources) -> None:
 async def aclose(driver: Driver, drain: bool, timeout: float | None) -> None:
     """`close` in a thread that nobody has to wait for: cancelled, the closing goes on.
 
-    A daemon thread, as trio's are: asyncio's own pool is joined when the loop ends, and a batch may hang.
+    RuntimeError if there is no thread to be had for draining; nothing has been closed then.
     """
+    try:
+        await _close_in_thread(driver, drain, timeout)
+    except RuntimeError as error:
+        if driver.core.closed:
+            raise  # not for want of a thread
+        if drain:
+            raise RuntimeError(
+                "no thread can be started to wait for the drain, and nothing has been closed: await aclose() again "
+                "later, or aclose(drain=False), which needs none"
+            ) from error
+        driver.close(drain=False, timeout=None)
+
+
+async def _close_in_thread(driver: Driver, drain: bool, timeout: float | None) -> None:
+    """A daemon thread, as trio's are: asyncio's own pool is joined when the loop ends, and a batch may hang."""
     if in_trio():
         await sys.modules["trio"].to_thread.run_sync(driver.close, drain, timeout, abandon_on_cancel=True)
         return

@@ -33,7 +33,10 @@ class PutOff:
             call()
         else:
             self.calls.append(call)
-            self._clock.call_at(self._clock.now(), self._wake)
+            try:
+                self._clock.call_at(self._clock.now(), self._wake)
+            except RuntimeError:  # no thread to be had: then whoever looks for work next
+                pass
 
     def catch_up(self) -> None:
         """To be called without the lock."""

@@ -40,7 +40,7 @@ def start(driver: Driver, batch: Batch) -> None:
             else:
                 driver.workers.put(driver, following, driver.core.max_concurrent_batches)
             return
-        except RuntimeError as error:  # no thread to be had, or the loop has been closed
+        except Exception as error:  # no thread or no loop to be had, or the loop has been closed
             outcomes = failures(error, following.size)
         following = driver.finish(following, outcomes, worker=True)
 
@@ -63,12 +63,14 @@ def fail(driver: Driver, batch: Batch, error: BaseException) -> None:
 
 def lost(driver: Driver, batch: Batch, error: ExecutorLost) -> Sequence[Any]:
     """The executor is gone for good: what the callers of the batch get, and everybody else who waits or comes later."""
+    done, error.outcomes = error.outcomes, {}
+    error.__traceback__ = None  # the batcher keeps the error, and nothing of this batch with it
     with driver.lock:
         driver.lost = True
         actions = driver.core.close(driver.now(), drain=False, lost=error)
         driver.gate.notify()
     driver.perform(actions, None)
-    return [of_lost(error) for _ in range(batch.size)]
+    return [done[place] if place in done else of_lost(error) for place in range(batch.size)]
 
 
 def run(driver: Driver, batch: Batch) -> Batch | None:

@@ -134,7 +134,7 @@ class Workload(Sequence[Arrival]):
 
         An event (`RequestEnded`) stands for the arrival of its request, with its cost, tenant and priority.
         """
-        return cls(map(_arrival, records))
+        return cls([_arrival(record) for record in records])
 
     # ---- modifiers
 

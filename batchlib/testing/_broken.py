@@ -17,11 +17,11 @@ class Findings:
     def __init__(self) -> None:
         self.found: list[ContractBroken] = []
 
-    def need(self, kept: object, rule: str, *, cause: BaseException | None = None) -> bool:
-        """Notes that `rule` was broken unless it was `kept`; says whether it was."""
+    def need(self, kept: object, rule: str, *shown: object, cause: BaseException | None = None) -> bool:
+        """Notes that `rule` was broken, as is `shown`, unless it was `kept`; says whether it was."""
         if kept:
             return True
-        broken = ContractBroken(rule)
+        broken = ContractBroken(": ".join([str(each) for each in (rule, *shown)]))
         broken.__cause__ = cause
         self.found.append(broken)
         return False

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from .._core._request import Request
 from .._core._transitions import State
 from . import strategies
-from ._bench import Bench
+from ._bench import PolicyBench
 from ._broken import ContractBroken, Findings
 from ._inspected import (
     Inspected,
@@ -86,8 +86,8 @@ class ContractMachine(stateful.RuleBasedStateMachine):
         self._first = setup.policies(**self._placed)
         self.bench = self._bench(_START)
 
-    def _bench(self, start: float) -> Bench:
-        return Bench(self._first, self._findings, start, self._terms.may_raise)
+    def _bench(self, start: float) -> PolicyBench:
+        return PolicyBench(self._first, self._findings, start, self._terms.may_raise)
 
     def _look(self) -> None:
         """After each event."""
@@ -110,7 +110,7 @@ class ContractMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(calls=st.lists(calls(), min_size=1, max_size=4), tick=st.booleans())
     def submit(self, calls: list[Call], tick: bool) -> None:
         for call in calls:
-            self.bench.submit(*call)
+            self.bench.tell(PolicyBench.submit, **call._asdict())
             self._look()
         if tick:
             self.end_of_tick()
@@ -118,44 +118,44 @@ class ContractMachine(stateful.RuleBasedStateMachine):
     @stateful.precondition(lambda self: self.bench.requests)
     @stateful.rule(which=st.integers(0, 30))
     def cancel(self, which: int) -> None:
-        self.bench.cancel(which % len(self.bench.requests))
+        self.bench.tell(PolicyBench.leave, which % len(self.bench.requests))
         self._look()
 
     # ---- the time
 
     @stateful.rule()
     def end_of_tick(self) -> None:
-        self.bench.wake()
+        self.bench.tell(PolicyBench.wake)
         self._look()
 
     @stateful.rule(seconds=strategies.seconds(least=0.25))
     def pass_time(self, seconds: float) -> None:
-        self.bench.advance(seconds)
+        self.bench.tell(PolicyBench.advance, seconds)
         self._look()
 
     @stateful.rule(seconds=strategies.seconds(least=0.25))
     def stall(self, seconds: float) -> None:
-        self.bench.stall(seconds)
+        self.bench.tell(PolicyBench.stall, seconds)
 
     # ---- the executors and the owner
 
     @stateful.precondition(lambda self: self.bench.running)
     @stateful.rule(which=st.integers(0, 3), failing=st.just(()) | st.sets(st.integers(0, 4)).map(sorted))
     def finish(self, which: int, failing: list[int]) -> None:
-        running = sorted(self.bench.running)
-        self.bench.finish(running[which % len(running)], failing)
+        running = self.bench.running
+        self.bench.tell(PolicyBench.end, running[which % len(running)].number, failing)
         self._look()
 
     @stateful.rule(size=st.integers(1, 5), at_once=st.integers(1, 3))
     def configure(self, size: int, at_once: int) -> None:
         self._setup = self._setup.sized(size, at_once)
-        self.bench.configure(self._setup.policies(**self._placed))
+        self.bench.tell(PolicyBench.configure, self._setup.policies(**self._placed))
         self._look()
 
     @stateful.precondition(lambda self: len(self.bench.requests) > 12)
     @stateful.rule(drain=st.booleans())
     def close(self, drain: bool) -> None:
-        self.bench.close(drain)
+        self.bench.tell(PolicyBench.close, drain=drain, running=not drain)
         self._look()
 
     # ---- the end
@@ -179,16 +179,16 @@ class ContractMachine(stateful.RuleBasedStateMachine):
         """A policy that counts must have counted down: what new state admits, idle old state admits too."""
         if self._kind != "admission" or self.bench.core.closed:
             return
-        self.bench.stall(_LONG)
+        self.bench.tell(PolicyBench.stall, _LONG)
         for tenant in sorted({request.tenant for request in self.bench.requests}, key=repr):
-            newcomer = self.bench.submit(tenant=tenant)
+            newcomer = self.bench.tell(PolicyBench.submit, None, tenant=tenant)
             self._look()
             if newcomer.state is State.REJECTED and self._policy.start().admit(newcomer, self.bench.core, 0.0) is None:
                 raise ContractBroken(
                     "an idle batcher admits what a new one would: nothing was in flight, and the policy refused with "
                     f"{newcomer.outcome!r}"
                 )
-            self.bench.cancel(newcomer.args[0])
+            self.bench.tell(PolicyBench.leave, newcomer.args[0])
             self._look()
 
     def _tell_again(self) -> None:
@@ -202,12 +202,11 @@ class ContractMachine(stateful.RuleBasedStateMachine):
             "another end"
         )
         rules = {_START: beside, **dict.fromkeys(_LATER, later)}
-        story, told = list(self.bench.story), self.bench.told
+        told = self.bench.told
         benches = {start: self._bench(start) for start in rules}
-        for event, arguments in story:
+        for event in self.bench.story:
             for bench in benches.values():
-                if event != "finish" or arguments[0] in bench.running:
-                    getattr(bench, event)(*arguments)
+                event(bench)
         self._findings.raise_first()
         for start, rule in rules.items():
             again = benches[start].told

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -83,6 +83,18 @@ def test_what_the_function_sets_stays_in_its_batch(runtime: Runtime, kind: Kind,
     function = make(of_kind(kind, leaky))
     assert [runtime.start(function, number).result() for number in range(3)] == ["nobody"] * 3
     assert user.get("nobody") == "nobody"
+
+
+def test_what_outlives_its_batch_still_knows_its_items(runtime: Runtime, kind: Kind, make: Make) -> None:
+    contexts: list[Context] = []
+
+    def function(items: list[int]) -> list[int]:
+        contexts.append(copy_context())
+        return items
+
+    assert runtime.start(make(of_kind(kind, function)).options(tenant="acme"), 1).result() == 1
+    (context,) = contexts
+    assert [each.tenant for each in context.run(batch_context)] == ["acme"]
 
 
 def test_outside_a_batch_there_is_none(loop: LoopRuntime) -> None:

@@ -54,6 +54,23 @@ def test_who_runs_waits_or_comes_later_is_told_at_once(runtime: Runtime, kind: K
     assert (done.failed, done.rejected, done.submitted) == (1, 4, 5)
 
 
+def test_who_has_an_outcome_when_it_is_lost_gets_that(runtime: Runtime, kind: Kind, make: Make) -> None:
+    def half(items: list[Any]) -> list[Any]:
+        raise ExecutorLost("gone", outcomes={0: "done"})
+
+    held = Held(kind, half)
+    function = make(held, max_batch_size=1, executor=Executor(held, kind))
+    running = runtime.start(function, 1)
+    until(lambda: held.seen)
+    waiting = runtime.start_each(function, [2, 3])
+    until(lambda: function.statistics().waiting == 2)
+    held.gate.open()
+    assert running.result() == "done"
+    assert [type(call.error()) for call in waiting] == [ExecutorLost] * 2
+    done = function.statistics()
+    assert (done.healthy, done.closed, done.completed, done.failed, done.rejected) == (False, True, 1, 0, 2)
+
+
 def test_one_that_is_lost_can_be_closed(runtime: Runtime, kind: Kind, make: Make) -> None:
     held = Held(kind, gone)
     function = make(held, executor=Executor(held, kind))

@@ -42,7 +42,9 @@ class Reference:
         self.calls: list[Call] = []
         self.batches: list[list[Call]] = []
         self.running: list[int] = []  # indices of batches
-        self.closed = self.draining = False
+        self.closed = False
+        self.release = ""  # why nobody is held back
+        self.held: set[str] = set()  # groups that are
 
     @property
     def waiting(self) -> list[Call]:
@@ -66,6 +68,8 @@ class Reference:
         step = Step()
         if self.closed or never or full:
             self.end(call, "rejected", step)
+        else:
+            self.held.discard(group)
         return step
 
     def cancel(self, number: int) -> Step:
@@ -78,9 +82,24 @@ class Reference:
 
     def wake(self, now: float, step: Step | None = None) -> Step:
         step = step or Step()
+        self.expire(now, step)
+        self.dispatch(now, step)
+        return step
+
+    def unwatched(self, now: float, step: Step) -> None:
+        """A wake-up that the event asked for cannot be had: it goes on."""
+        self.expire(now, step)
+        if self.held & {call.group for call in self.waiting}:
+            release, self.release = self.release, self.release or "no_clock"
+            self.dispatch(now, step)
+            self.release = release
+
+    def expire(self, now: float, step: Step) -> None:
         for call in self.calls:
             if call.state in ("waiting", "running") and call.deadline is not None and call.deadline <= now:
                 self.end(call, "expired", step)
+
+    def dispatch(self, now: float, step: Step) -> None:
         while len(self.running) < self.rules.max_concurrent_batches and self.waiting:
             batch, reason = self.next_batch(now)
             if not batch:
@@ -90,7 +109,6 @@ class Reference:
             self.running.append(len(self.batches))
             self.batches.append(batch)
             step.batches.append(([call.number for call in batch], reason))
-        return step
 
     def finish(self, batch: int, failed: list[bool], now: float) -> Step:
         step = Step()
@@ -103,7 +121,7 @@ class Reference:
     def close(self, drain: bool, running: bool, now: float) -> Step:
         step = Step()
         self.closed = True
-        self.draining |= drain
+        self.release = "drain" if drain else self.release
         for call in self.calls:
             if (call.state == "waiting" and not drain) or (call.state == "running" and running):
                 self.end(call, "rejected", step)
@@ -138,15 +156,17 @@ class Reference:
                 group = [call for call in self.waiting if call.group == first.group]
                 batch, full, oversize = self.fill(group)
                 waited = self.rules.max_wait is None or now >= first.arrival + self.rules.max_wait
-                if self.draining or full or waited:
+                if self.release or full or waited:
+                    self.held.discard(first.group)
                     return batch, self.reason(full, oversize)
+                self.held.add(first.group)
         return [], ""
 
     def reason(self, full: bool, oversize: bool) -> str:
         if oversize:
             return "oversize"
-        if self.draining:
-            return "drain"
+        if self.release:
+            return self.release
         if full:
             return "full"
         return "executor_free" if self.rules.max_wait is None else "max_wait"

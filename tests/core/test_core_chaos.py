@@ -154,7 +154,7 @@ class ChaosQueue:
         self.bad("raise")
 
 
-EVENTS = ("submit", "submit", "submit", "tick", "pass", "cancel", "finish", "configure")
+EVENTS = ("submit", "submit", "submit", "tick", "pass", "cancel", "finish", "configure", "scarce")
 
 
 def play(bench: Bench, chaos: Sequence[Chaos], moves: random.Random, steps: int) -> None:
@@ -174,8 +174,10 @@ def play(bench: Bench, chaos: Sequence[Chaos], moves: random.Random, steps: int)
                 bench.cancel(moves.choice(bench.requests))
             case "finish" if bench.running:
                 bench.finish(moves.choice(bench.running))
+            case "scarce":
+                bench.scarce = moves.random() < 0.5
             case "configure" if moves.random() < 0.3:
-                bench.configure(**{**fields_of(bench), "max_batch_size": moves.randint(1, 4)})
+                bench.configure(policies(**{**fields_of(bench), "max_batch_size": moves.randint(1, 4)}))
             case _:
                 pass
 

@@ -50,6 +50,9 @@ class CoreMachine(stateful.RuleBasedStateMachine):
     def agree(self, step: Step) -> None:
         """What the core has just done is what the reference says."""
         bench = self.bench
+        if bench.unwatched:
+            bench.unwatched = False
+            self.reference.unwatched(bench.now, step)
         told = dict([(request.args[0], request.state.value) for request in bench.resolved][self.told :])
         assert told == step.ended
         batches = bench.batches[self.dispatched :]
@@ -102,7 +105,12 @@ class CoreMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(quarters=st.integers(1, 6))
     def stall(self, quarters: int) -> None:
         """The runtime is late: time has passed, wake-ups that were due come with the next one."""
-        self.bench.now += quarters * QUARTER
+        self.bench.stall(quarters * QUARTER)
+
+    @stateful.rule(scarce=st.booleans())
+    def let_wakeups_be(self, scarce: bool) -> None:
+        """Whether the runtime has any to give."""
+        self.bench.scarce = scarce
 
     # ---- the executors
 
@@ -127,8 +135,7 @@ class CoreMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(values=st.fixed_dictionaries({}, optional=limits))
     def configure(self, values: dict[str, float | None]) -> None:
         self.rules = Rules(**{**self.rules.__dict__, **values})
-        self.bench.policies = as_policies(self.rules)
-        self.bench.perform(self.bench.core.configure(self.bench.policies, self.bench.now))
+        self.bench.configure(as_policies(self.rules))
         self.agree(self.reference.configure(self.rules, self.bench.now))
 
     def teardown(self) -> None:

@@ -144,6 +144,29 @@ def test_a_single_request_over_the_limit_may_leave_alone_where_that_is_allowed()
         assert bench.reasons == (["oversize"] if alone else [])
 
 
+def test_a_limit_that_raises_what_ends_a_loop_lets_nothing_over_the_others() -> None:
+    class Ends:
+        full = False
+
+        def start(self) -> "Ends":
+            return self
+
+        def open(self) -> "Ends":
+            return self
+
+        def exceeds(self, request: Request) -> None:
+            return None
+
+        def add(self, request: Request) -> bool:
+            raise StopIteration
+
+    everyone = Dispatching(lambda group, now: Decision(list(group.in_order())))
+    bench = Bench(policies(dispatch=everyone, limits=(CostLimit(3), Ends())))
+    bench.arrive("", "", "", cost=2)
+    assert bench.states == ["failed"] * 3
+    assert isinstance(bench.requests[0].outcome.__cause__, StopIteration)
+
+
 def test_dropped_requests_are_shed_and_the_rest_is_asked_for_again() -> None:
     def decide(group: Group, now: float) -> Decision:
         doomed = [request for request in group.in_order() if request.cost > 2]
@@ -510,7 +533,7 @@ def test_a_hold_that_raises_is_the_concern_of_whoever_asks() -> None:
     admitting.holds_back = lambda room: 1 / 0  # type: ignore[attr-defined]
     bench = Bench()
     assert not bench.core.held_back
-    bench.configure(admission=(admitting,))
+    bench.configure(policies(admission=(admitting,)))
     with pytest.raises(ZeroDivisionError):
         _ = bench.core.held_back
 
@@ -583,7 +606,7 @@ def test_a_limit_that_raises_fails_its_callers_alone(when: str) -> None:
     bench.arrive("busy", cost=6)
     victim, other = bench.submit(cost=2), bench.submit(cost=4)
     if when == "configure":
-        bench.configure(limits=(Raising(),))
+        bench.configure(policies(limits=(Raising(),)))
     assert isinstance(victim.outcome, ZeroDivisionError)
     assert (victim.state, other.state) == (State.REJECTED, State.WAITING)
 
@@ -606,9 +629,9 @@ def test_a_refusal_carries_the_numbers_and_an_estimate() -> None:
     bench.arrive("")
     bench.arrive("")
     assert bench.submit().outcome.retry_after == 3 * 1.0  # two batches ahead, two executors
-    bench.configure(admission=(MaxWaiting(1, "reject"),), max_batch_size=1, max_concurrent_batches=2)
+    bench.configure(policies(admission=(MaxWaiting(1, "reject"),), max_batch_size=1, max_concurrent_batches=2))
     assert bench.submit().outcome.retry_after == 3 * 2.0  # four batches of one ahead
-    bench.configure(admission=(MaxWaiting(9), Admitting(lambda *_: first)), max_concurrent_batches=2)
+    bench.configure(policies(admission=(MaxWaiting(9), Admitting(lambda *_: first)), max_concurrent_batches=2))
     assert bench.submit().outcome is first
     assert first.retry_after == 99
 
@@ -657,7 +680,7 @@ def test_a_lowered_limit_refuses_those_that_fit_no_longer() -> None:
     bench.arrive("busy")
     for cost in (4, 8, 5):
         bench.submit(cost=cost)
-    bench.configure(limits=(CostLimit(5),))
+    bench.configure(policies(limits=(CostLimit(5),)))
     assert bench.states == ["running", "waiting", "rejected", "waiting"]
     assert "needs 8 and a batch may hold 5" in str(bench.requests[2].outcome)
     bench.finish(bench.running[0])
@@ -668,7 +691,7 @@ def test_a_lowered_limit_refuses_nobody_where_the_too_large_run_alone() -> None:
     bench = Bench(policies(limits=(CostLimit(10),), oversize_alone=True))
     bench.arrive("busy")
     bench.submit(cost=8)
-    bench.configure(limits=(CostLimit(5),), oversize_alone=True)
+    bench.configure(policies(limits=(CostLimit(5),), oversize_alone=True))
     bench.finish(bench.running[0])
     assert bench.reasons == ["executor_free", "oversize"]
 
@@ -676,7 +699,7 @@ def test_a_lowered_limit_refuses_nobody_where_the_too_large_run_alone() -> None:
 def test_fewer_concurrent_batches_wait_for_those_that_run() -> None:
     bench = Bench(policies(max_concurrent_batches=2, max_batch_size=1))
     bench.arrive("", "", "")
-    bench.configure(max_concurrent_batches=1, max_batch_size=1)
+    bench.configure(policies(max_concurrent_batches=1, max_batch_size=1))
     bench.finish(bench.running[0])
     assert bench.states == ["completed", "running", "waiting"]
     bench.finish(bench.running[0])
@@ -699,9 +722,11 @@ def test_configure_keeps_the_state_of_policies_that_stay_the_same() -> None:
     first, second = Counting("one", starts), Counting("two", starts)
     limit = Counting("limit", starts)
     bench = Bench(policies(admission=(first, second), limits=(limit, CostLimit(10))))
-    bench.configure(admission=(first, Counting("three", starts)), limits=(Counting("limit", starts), CostLimit(6)))
-    bench.configure(admission=(first,), limits=(limit,))
-    bench.configure(admission=(first, second), limits=(limit,))
+    bench.configure(
+        policies(admission=(first, Counting("three", starts)), limits=(Counting("limit", starts), CostLimit(6)))
+    )
+    bench.configure(policies(admission=(first,), limits=(limit,)))
+    bench.configure(policies(admission=(first, second), limits=(limit,)))
     assert starts == ["one", "two", "limit", "three", "two"]
 
 
@@ -713,7 +738,7 @@ def test_a_policy_that_cannot_start_changes_nothing() -> None:
     bench = Bench(policies(max_batch_size=2))
     before = bench.policies
     with pytest.raises(ZeroDivisionError):
-        bench.configure(limits=(Failing(1),), max_batch_size=9)
+        bench.configure(policies(limits=(Failing(1),), max_batch_size=9))
     bench.policies = before
     bench.arrive("", "", "", cost=5)
     assert bench.sizes == [2]
@@ -735,7 +760,7 @@ def test_a_closed_batcher_says_so_to_everybody() -> None:
     ):
         assert isinstance(request.outcome, Closed)
         assert words in str(request.outcome)
-    bench.configure(max_batch_size=9)
+    bench.configure(policies(max_batch_size=9))
     assert bench.submit().state is State.REJECTED
 
 

@@ -214,7 +214,7 @@ def test_a_lower_limit_refuses_what_still_waits() -> None:
     bench = SplitBench()
     whole = bench.submit_whole(10)
     bench.wake()
-    bench.configure(limits=(CostLimit(3),), oversize_split=True)
+    bench.configure(policies(limits=(CostLimit(3),), oversize_split=True))
     assert states(whole) == ["failed", "rejected", "rejected"]
     assert errors(whole) == {ItemTooLarge}
     assert len(bench.abandoned) == 1
@@ -326,7 +326,7 @@ class SplittingMachine(stateful.RuleBasedStateMachine):
 
     @stateful.rule(max_cost=st.integers(2, 4))
     def configure(self, max_cost: int) -> None:
-        self.bench.configure(**self.options, limits=(CostLimit(max_cost),))
+        self.bench.configure(policies(**self.options, limits=(CostLimit(max_cost),)))
 
     @stateful.precondition(lambda self: len(self.bench.requests) > 20)
     @stateful.rule(drain=st.booleans(), running=st.booleans())

@@ -142,7 +142,7 @@ def test_a_wait_made_shorter_counts_at_once() -> None:
     bench = Bench(policies(dispatch=SizeOrWait(1000)))
     bench.arrive("")
     bench.advance_to(1)
-    bench.configure(dispatch=SizeOrWait(2))
+    bench.configure(policies(dispatch=SizeOrWait(2)))
     assert bench.batches == []
     bench.advance_to(2)
     assert bench.reasons == ["max_wait"]
@@ -151,12 +151,12 @@ def test_a_wait_made_shorter_counts_at_once() -> None:
 def test_a_wait_made_shorter_while_the_executor_is_busy_counts_when_it_is_free() -> None:
     bench = Bench(policies(dispatch=SizeOrWait(1000), max_concurrent_batches=2))
     bench.arrive("a")
-    bench.configure(dispatch=Greedy(), max_concurrent_batches=1)
-    bench.configure(dispatch=SizeOrWait(1000))
+    bench.configure(policies(dispatch=Greedy(), max_concurrent_batches=1))
+    bench.configure(policies(dispatch=SizeOrWait(1000)))
     bench.arrive("b")
     bench.finish(bench.running[0])
     assert bench.batches[1:] == []
-    bench.configure(dispatch=Greedy())
+    bench.configure(policies(dispatch=Greedy()))
     assert bench.items == [[0], [1]]
 
 
@@ -165,6 +165,56 @@ def test_a_drain_waits_for_nobody() -> None:
     bench.arrive("a", "b")
     bench.close(drain=True)
     assert bench.reasons == ["drain", "drain"]
+
+
+def test_without_a_wakeup_nobody_is_held_back_and_with_the_next_one_they_are_again() -> None:
+    bench = Bench(policies(dispatch=SizeOrWait(1), max_concurrent_batches=3))
+    bench.scarce = True
+    bench.arrive("a", "b", "a")
+    assert (bench.items, bench.reasons) == ([[0, 2], [1]], ["no_clock", "no_clock"])
+    bench.scarce = False
+    bench.arrive("a")
+    assert bench.sizes == [2, 1]
+    bench.advance_to(1)
+    assert bench.reasons[2:] == ["max_wait"]
+
+
+def test_without_a_wakeup_those_who_are_not_held_back_wait_for_the_end_of_their_tick() -> None:
+    bench = Bench(policies())
+    bench.scarce = True
+    bench.arrive("", "", "", timeout=5)
+    assert (bench.sizes, bench.reasons) == ([3], ["executor_free"])
+
+
+def test_every_event_asks_again_for_a_wakeup_that_could_not_be_had() -> None:
+    for event in (lambda bench: bench.submit(timeout=50), Bench.wake, lambda bench: bench.finish(bench.running[0])):
+        bench = Bench(policies(max_batch_size=1, max_concurrent_batches=2))
+        bench.arrive("", "")
+        bench.scarce = True
+        bench.arrive("", "", timeout=5)
+        assert bench.wakes == []
+        bench.scarce = False
+        event(bench)
+        assert bench.wakes == [5]
+
+
+def test_what_could_not_be_watched_expires_before_anything_is_dispatched() -> None:
+    bench = Bench(policies(max_batch_size=1))
+    bench.arrive("")
+    bench.scarce = True
+    bench.arrive("", "", timeout=5)
+    bench.arrive("")
+    bench.stall(5)
+    bench.finish(bench.running[0])
+    assert bench.states == ["completed", "expired", "expired", "running"]
+
+
+def test_a_drain_without_wakeups_is_still_a_drain() -> None:
+    bench = Bench(policies(dispatch=SizeOrWait(1000), max_batch_size=2))
+    bench.scarce = True
+    bench.arrive("a", "b", "c", timeout=5)
+    bench.drain()
+    assert bench.reasons == ["no_clock", "drain", "drain"]
 
 
 def test_while_executors_are_busy_a_wait_that_ends_wakes_nobody() -> None:

@@ -70,7 +70,7 @@ def walk(path: tuple[State, Event]) -> State:
         case Event.CLOSE:
             bench.close(drain=False, running=True)
         case Event.REFUSE:
-            bench.configure(limits=(CostLimit(8),))
+            bench.configure(policies(limits=(CostLimit(8),)))
         case Event.COMPLETE | Event.FAIL if source is State.RUNNING:
             bench.finish(bench.running[0], [None if event is Event.COMPLETE else OSError()])
         case _:

@@ -179,7 +179,7 @@ def test_the_change_comes_once() -> None:
     ordering = bench.core._states.ordering
     bench.arrive("", tenant="other")
     assert bench.core._states.ordering is ordering
-    bench.configure(ordering=Fifo(), carried_ordering=Newest(), max_batch_size=3)
+    bench.configure(policies(ordering=Fifo(), carried_ordering=Newest(), max_batch_size=3))
     assert bench.core._states.ordering is ordering
 
 

@@ -4,6 +4,10 @@
 """
 
 import asyncio
+import copy
+import gc
+import pickle
+import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +17,9 @@ from support import Held
 from support.until import until
 
 from batchlib import BatchContractError, ItemTooLarge, batched
+from batchlib._core._request import Request
 from batchlib.policies import CostLimit, Fifo, Greedy, PaddedCost
+from batchlib.policies.structures._lengths import Lengths
 from batchlib.protocols import Accepted, Collated
 
 
@@ -112,6 +118,31 @@ async def test_an_item_that_is_not_accepted_fails_its_caller_alone() -> None:
     assert await good == [1, 2]
 
 
+def test_an_item_that_is_refused_is_not_kept() -> None:
+    class Item(list[int]):
+        pass
+
+    class AtMostTwo(Padder):
+        def accept(self, args: tuple[Any, ...]) -> Accepted:
+            raise ItemTooLarge("longer than two")
+
+    @dataclass(frozen=True)
+    class Refusing(Padded):
+        def start(self, taken: Collection[str], function: str) -> Padder:
+            return AtMostTwo()
+
+    call = batched(lambda rows, lengths: rows, collate=Refusing())
+    item = Item([1, 2, 3])
+    alive = weakref.ref(item)
+    gc.disable()
+    try:
+        assert str(call.submit(item).exception(10)) == "longer than two"
+        del item
+        assert alive() is None  # no cycle of error, frame and request
+    finally:
+        gc.enable()
+
+
 async def test_items_that_are_not_alike_never_share_a_batch() -> None:
     batches: list[list[Any]] = []
 
@@ -163,12 +194,70 @@ def test_max_batch_cost_bounds_what_is_computed_and_near_lengths_share_a_batch()
     assert sizes_of_batches([6, 6], max_batch_cost=11.9) == [[6], [6]]
 
 
+def test_the_longest_on_each_of_several_lengths_are_what_a_batch_computes() -> None:
+    room = PaddedCost(40).start().open()
+    costs = [Lengths((10, 1)), Lengths((1, 10)), Lengths((9, 2))]
+    assert [room.add(with_cost(cost)) for cost in costs] == [True, True, False]  # 2 rows of 10 + 10 are 40
+    assert room.full
+    alike = PaddedCost(40).start().open()
+    assert [alike.add(with_cost(cost)) for cost in (costs[0], costs[2], costs[0])] == [True, True, True]
+    assert not alike.add(with_cost(costs[0]))  # 4 rows of 10 + 2 are 48
+
+
+def with_cost(cost: float) -> Request:
+    request = Request((), None, 0.0)
+    request.cost = cost
+    return request
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda cost: pickle.loads(pickle.dumps(cost))])
+def test_lengths_travel_like_numbers(copied: Any) -> None:
+    """Events of hooks carry them."""
+    cost = Lengths((3, 4))
+    same = copied(cost)
+    assert (same, type(same), same.each) == (7, Lengths, (3, 4))
+    assert (f"{cost:g}", cost + 1, type(cost + 1)) == ("7", 8, float)
+
+
 def test_an_ordering_that_is_given_stays() -> None:
     assert sizes_of_batches([1, 6, 2, 6, 2], max_batch_cost=12, ordering=Fifo()) == [[1, 6], [2, 6], [2]]
 
 
 def test_without_a_limit_nothing_is_reordered() -> None:
     assert sizes_of_batches([1, 6, 2, 6, 2]) == [[1, 6, 2, 6], [2]]
+
+
+def test_a_limit_that_brings_an_order_is_not_switched_in_use() -> None:
+    """The limit alone would close a batch at the first long item, and the order alone would fill it with long ones."""
+
+    def function(rows: Any, lengths: Any) -> Any:
+        return rows
+
+    for before, limit in (({}, 12), ({}, "auto"), ({"max_batch_cost": 12}, None)):
+        call = batched(function, collate=Padded(), **before)
+        with pytest.raises(TypeError, match=r"not switch it on or off .* chooses the ordering: decorate .* ordering="):
+            call.configure(max_batch_cost=limit, max_batch_size=1)
+        assert list(call.map([[1], [2]])) == [[1], [2]]
+        assert call.statistics().batches == 1  # nothing of it was taken over
+    batched(function, collate=Padded(), max_batch_cost=12).configure(max_batch_cost="auto")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"collate": Padded(), "ordering": Fifo()},
+        {"collate": Padded(), "target_latency": 60},
+        {"collate": Padded(pads=False)},
+        {"cost": lambda item: 4},
+    ],
+)
+def test_a_limit_that_brings_no_order_is_switched_in_use(options: Any) -> None:
+    call = batched(lambda rows, *, lengths=None: rows, **options)
+    call.configure(max_batch_cost=3)
+    with pytest.raises(ItemTooLarge):
+        call.call([1, 2, 3, 4])
+    call.configure(max_batch_cost=None)
+    assert call.call([1, 2, 3, 4]) == [1, 2, 3, 4]
 
 
 def test_tenants_and_priorities_are_served_inside_the_order_of_lengths() -> None:

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchlib._core._execution import Executor
 from batchlib._core._request import Request
-from batchlib.errors import BatchContractError, BatchFailed
+from batchlib.errors import BatchContractError, BatchFailed, ExecutorLost
 from batchlib.executors import Bisecting, CollatedFunction, FunctionExecutor
 from batchlib.executors._bisect import bisect
 from batchlib.executors._errors import failures
+from batchlib.executors._in_parts import InParts
 
 
 def levels(size: int) -> int:
@@ -25,18 +26,23 @@ class Poison(Exception):
     pass
 
 
-def search(size: int, culprits: set[int]) -> tuple[dict[tuple[int, int], BaseException], list[tuple[int, int]]]:
-    """Runs a plan to its end; what failed for good, and all ranges that were run."""
-    plan = bisect(size, Poison("first"))
+def search(size: int, culprits: set[int]) -> tuple[set[tuple[int, int]], list[tuple[int, int]]]:
+    """Runs a plan to its end; for all that failed for good its last run, and all ranges that were run."""
+    plan = bisect(size)
     runs: list[tuple[int, int]] = []
-    raised: BaseException | None = None
+    failed: dict[int, tuple[int, int]] = {}
+    suspects: Any = None
     try:
         while True:
-            low, high = plan.send(raised)
+            low, high = plan.send(suspects)
             runs.append((low, high))
-            raised = Poison((low, high)) if culprits & set(range(low, high)) else None
-    except StopIteration as found:
-        return found.value, runs
+            suspects = [(low, high)] if culprits & set(range(low, high)) else []
+            for place in range(low, high):
+                failed.pop(place, None)
+                if suspects:
+                    failed[place] = low, high
+    except StopIteration:
+        return set(failed.values()), runs
 
 
 @st.composite
@@ -51,8 +57,8 @@ def test_few_culprits_are_found_within_the_bound(batch: tuple[int, set[int]]) ->
     """Up to four culprits stay below the stop, so nobody else suffers."""
     size, culprits = batch
     failed, runs = search(size, culprits)
-    assert set(failed) == {(place, place + 1) for place in culprits}
-    assert len(runs) <= 2 * len(culprits) * levels(size)
+    assert failed == {(place, place + 1) for place in culprits}
+    assert len(runs) <= 1 + 2 * len(culprits) * levels(size)
     assert len(set(runs)) == len(runs)
 
 
@@ -61,7 +67,7 @@ def test_few_culprits_are_found_within_the_bound(batch: tuple[int, set[int]]) ->
 def test_an_outage_stops_early_and_every_culprit_has_failed(batch: tuple[int, set[int]]) -> None:
     size, culprits = batch
     failed, runs = search(size, culprits)
-    assert len(runs) <= 8 * levels(size)
+    assert len(runs) <= 1 + 8 * levels(size)
     covered = [place for low, high in failed for place in range(low, high)]
     assert len(set(covered)) == len(covered)
     assert culprits <= set(covered)
@@ -70,21 +76,26 @@ def test_an_outage_stops_early_and_every_culprit_has_failed(batch: tuple[int, se
     assert passed.isdisjoint(covered)
 
 
-@settings(max_examples=50, deadline=None, database=None)
-@given(st.integers(2, 2_000))
+@settings(max_examples=30, deadline=None, database=None)
+@given(st.integers(2, 600))
 def test_when_everything_fails_the_last_error_seen_is_given(size: int) -> None:
-    failed, runs = search(size, set(range(size)))
-    assert len(runs) <= min(8 * levels(size), 2 * size - 2)
-    assert sum(high - low for low, high in failed) == size
-    for span, error in failed.items():
-        assert isinstance(error, Poison)
-        seen = error.args[0]
-        assert seen == "first" or (seen[0] <= span[0] and span[1] <= seen[1])
+    last: dict[int, list[int]] = {}
+    runs = 0
+
+    def function(items: list[int]) -> None:
+        nonlocal runs
+        runs += 1
+        last.update(dict.fromkeys(items, items))
+        raise Poison(items)
+
+    outcomes = run(executor_for(function, bisect_errors=True), requests(range(size)))
+    assert runs <= 1 + min(8 * levels(size), 2 * size - 2)
+    assert [outcome.args[0] for outcome in outcomes] == [last[item] for item in range(size)]
 
 
 def test_the_earlier_half_is_searched_first() -> None:
     _, runs = search(8, {0, 7})
-    assert runs == [(0, 4), (4, 8), (0, 2), (2, 4), (0, 1), (1, 2), (4, 6), (6, 8), (6, 7), (7, 8)]
+    assert runs == [(0, 8), (0, 4), (4, 8), (0, 2), (2, 4), (0, 1), (1, 2), (4, 6), (6, 8), (6, 7), (7, 8)]
 
 
 def requests(items: Sequence[Any]) -> list[Request]:
@@ -218,3 +229,123 @@ def test_the_function_gets_lists_where_nothing_is_collated(executor_of: Any) -> 
 
 def test_a_single_list_is_collated(executor_of: Any) -> None:
     assert run(executor_of(lambda items: [sum(items)] * 2, collate=tuple), requests([1, 2])) == [3, 3]
+
+
+class Halving:
+    """An executor that runs at most two requests at once, of whatever it is given."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.is_async = executor.is_async
+        self._executor = executor
+
+    def run(self, requests: Sequence[Request]) -> Sequence[Any]:
+        outcomes = InParts()
+        for begin in range(0, len(requests), 2):
+            part = requests[begin : begin + 2]
+            try:
+                outcomes += self._executor.run(part)
+            except ExecutorLost as lost:
+                lost.outcomes = dict(enumerate(outcomes))
+                raise
+            except Exception as error:
+                outcomes.fail(error, len(part))
+        return outcomes
+
+    async def run_async(self, requests: Sequence[Request]) -> Sequence[Any]:
+        outcomes = InParts()
+        for begin in range(0, len(requests), 2):
+            part = requests[begin : begin + 2]
+            try:
+                outcomes += await self._executor.run_async(part)
+            except ExecutorLost as lost:
+                lost.outcomes = dict(enumerate(outcomes))
+                raise
+            except Exception as error:
+                outcomes.fail(error, len(part))
+        return outcomes
+
+
+def halving(executor_of: Any, function: Any) -> Bisecting:
+    return Bisecting(Halving(executor_of(function)))
+
+
+@settings(max_examples=100, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches(most=6))
+def test_culprits_are_found_in_parts_and_nobody_runs_again_beside_whom_nothing_failed(
+    executor_of: Any, batch: tuple[int, set[int]]
+) -> None:
+    size, culprits = batch
+    ran: list[list[int]] = []
+
+    def function(items: list[int]) -> list[int]:
+        ran.append(items)
+        if culprits & set(items):
+            raise Poison(items)
+        return items
+
+    outcomes = run(halving(executor_of, function), requests(range(size)))
+    assert [isinstance(outcome, Poison) for outcome in outcomes] == [place in culprits for place in range(size)]
+    beside = {place for part in ran if culprits & set(part) for place in part}
+    for place in set(range(size)) - beside:
+        assert sum(place in part for part in ran) == 1
+
+
+def test_an_outage_of_an_executor_that_cuts_batches_stops_early_too(executor_of: Any) -> None:
+    ran: list[list[int]] = []
+
+    def function(items: list[int]) -> list[int]:
+        ran.append(items)
+        raise Poison(items)
+
+    outcomes = run(halving(executor_of, function), requests(range(256)))
+    assert {type(outcome) for outcome in outcomes} == {Poison}
+    assert len(ran) <= 128 + 8 * levels(256)
+
+
+def test_a_part_that_breaks_the_contract_is_not_run_again(executor_of: Any) -> None:
+    ran: list[list[int]] = []
+
+    def function(items: list[int]) -> Any:
+        ran.append(items)
+        return None if 3 in items else items
+
+    outcomes = run(halving(executor_of, function), requests(range(6)))
+    assert [type(outcome) for outcome in outcomes] == [int, int, BatchContractError, BatchContractError, int, int]
+    assert ran == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_an_executor_lost_amid_the_search_leaves_what_was_found(executor_of: Any) -> None:
+    """Of eight requests the third is a culprit; the executor is lost when the last two are run again."""
+    ran: list[list[int]] = []
+
+    class Fails:
+        def __init__(self, inner: Executor) -> None:
+            self.is_async = inner.is_async
+            self._inner = inner
+
+        def _checked(self, requests: Sequence[Request]) -> None:
+            ran.append([request.args[0] for request in requests])
+            if ran[-1] == [7]:
+                raise ExecutorLost("gone")
+
+        def run(self, requests: Sequence[Request]) -> Sequence[Any]:
+            self._checked(requests)
+            return self._inner.run(requests)
+
+        async def run_async(self, requests: Sequence[Request]) -> Sequence[Any]:
+            self._checked(requests)
+            return await self._inner.run_async(requests)
+
+    def function(items: list[int]) -> list[int]:
+        if {2, 6, 7} & set(items):
+            raise Poison(items)
+        return items
+
+    executor = Bisecting(Halving(Fails(executor_of(function))))
+    batch = requests(range(8))
+    with pytest.raises(ExecutorLost) as caught:
+        asyncio.run(executor.run_async(batch)) if executor.is_async else executor.run(batch)
+    found = caught.value.outcomes
+    assert [place for place in range(8) if isinstance(found.get(place), int)] == [0, 1, 3, 4, 5]
+    assert [place for place in range(8) if isinstance(found.get(place), Poison)] == [2, 6]
+    assert 7 not in found

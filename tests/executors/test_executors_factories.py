@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ class Running:
     def __init__(self, function: BatchFunction) -> None:
         self.function = function
         self.healthy = True
+        self.counts: dict[str, int]
         self.stopped = 0
         self.process = os.getpid()
 
@@ -137,6 +139,18 @@ def test_a_part_that_is_gone_shows_in_the_health() -> None:
         assert function.call(1) == 1
 
 
+def test_what_an_executor_counts_shows_in_the_statistics() -> None:
+    factory = Counting()
+    for options in ({}, {"on_error": "bisect"}):
+        function = batched(lambda xs: xs, executor=factory, **options)
+        assert function.statistics().executor == {}
+        factory.started[-1].counts = {"retries": 1}
+        before = function.statistics()
+        factory.started[-1].counts["retries"] = 2
+        assert (before.executor, function.statistics().executor) == ({"retries": 1}, {"retries": 2})
+    assert batched(lambda xs: xs).statistics().executor == {}
+
+
 def test_culprits_are_searched_for_on_whatever_executor() -> None:
     def reciprocal(items: list[int]) -> list[float]:
         return [1 / item for item in items]
@@ -167,6 +181,28 @@ def test_a_lost_executor_is_never_searched_for_culprits() -> None:
     )
     assert {type(future.exception(10)) for future in [function.submit(n) for n in range(4)]} == {ExecutorLost}
     assert seen == [[0, 1, 2, 3]]
+
+
+def test_a_batcher_whose_executor_was_lost_keeps_no_items() -> None:
+    class Item:
+        pass
+
+    class Gone:
+        is_async = False
+
+        def run(self, requests: Sequence[Any]) -> Sequence[Any]:
+            raise ExecutorLost("gone")
+
+        async def run_async(self, requests: Sequence[Any]) -> Sequence[Any]:
+            raise NotImplementedError
+
+    function: Any = batched(lambda items: items, executor=Gone())
+    item = Item()
+    kept = weakref.ref(item)
+    assert isinstance(function.submit(item).exception(10), ExecutorLost)
+    function.close()
+    del item
+    assert kept() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")

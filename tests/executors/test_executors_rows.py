@@ -47,6 +47,15 @@ def test_copying_can_be_chosen(size: int) -> None:
         assert not any(np.shares_memory(array, row) for row in rows_of(array, copy))
 
 
+def test_records_do_not_overlap_either() -> None:
+    """NumPy gives a view of the array for each, though it is no array."""
+    records = np.zeros(2, [("score", "f4"), ("label", "i4")])
+    first, second = rows_of(records)
+    first["score"] = 7
+    assert (records["score"].tolist(), first["score"], second["label"]) == ([0, 0], 7, 0)
+    assert np.shares_memory(rows_of(records, copy=False)[0], records)
+
+
 def test_what_a_function_puts_into_a_list_is_given_as_it_is() -> None:
     array = np.zeros((3, 2))
     assert all(np.shares_memory(array, row) for row in split(list(array), 3))

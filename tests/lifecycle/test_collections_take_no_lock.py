@@ -147,3 +147,22 @@ def test_calls_go_on_whatever_collections_find(eager_collections: None) -> None:
         del results
         assert held_back.options(timeout=20).call(round_) == round_
     held_back.close()
+
+
+def test_without_a_thread_to_make_it_later_the_next_event_makes_the_call(pairs: Pairs) -> None:
+    """A collection must not raise either: nobody would see it."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    driver = pairs.f._driver
+    future = pairs.f.submit(1)
+    with pytest.MonkeyPatch.context() as patch, driver.lock:
+        patch.setattr(pairs.clock, "call_at", refuse)
+        driver.put_off.call(future.cancel)
+    assert not future.done()
+    other = pairs.f.submit(2)
+    until(future.cancelled)
+    pairs.f.configure(max_wait=0)
+    assert other.result() == 2
+    assert pairs.seen == [[2]]

@@ -5,12 +5,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable
 
 import pytest
-
-from batchlib import Closed, batched
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -182,18 +179,3 @@ def test_a_thread_that_outlives_the_main_one_is_served_or_told(program: Program,
     told = {"1\n"} if used else {"1\n", "RuntimeError\n", "Closed\n"}
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout in told
-
-
-def test_without_a_thread_for_the_time_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker is there, but the machine has no thread left that could watch the clock."""
-    f = batched(lambda items: items, max_batch_size=2)
-    assert f.call(0) == 0
-    f.configure(max_wait=60)
-
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert type(f.submit(1).exception()) is Closed
-    monkeypatch.undo()
-    f.close()

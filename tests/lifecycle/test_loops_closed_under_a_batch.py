@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from support import VirtualClock
 from support.callers import Start
 from support.held import LONG
 
-from batchlib import batched
+from batchlib import DeadlineExceeded, batched
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -64,6 +65,28 @@ def test_one_loop_after_the_other_is_closed_under_its_batch(start: Start) -> Non
         assert start(f, item).result(LONG) == item
         del tasks
     assert f.statistics().completed == 5
+
+
+def test_a_timed_wake_up_gives_its_place_to_those_who_wait_already() -> None:
+    """Nobody has to call again."""
+    clock = VirtualClock()
+    f: Any = batched(for_ever, clock=clock)
+    loop = asyncio.new_event_loop()
+
+    async def main() -> None:
+        await begun.wait()
+
+    begun = asyncio.Event()
+    task = loop.create_task(f(begun))
+    loop.run_until_complete(main())
+    waiting = f.submit(1)
+    timed = f.options(timeout=5).submit(2)
+    loop.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    clock.advance(5)
+    assert waiting.result(LONG) == 1
+    assert isinstance(timed.exception(LONG), DeadlineExceeded)  # at its deadline itself a request no longer runs
+    del task
 
 
 def test_thousands_that_wait_on_the_closed_loop_are_ended_one_by_one() -> None:

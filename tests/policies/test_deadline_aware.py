@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from core_bench import Bench, policies
@@ -19,7 +19,7 @@ from batchlib._core._transitions import State
 from batchlib.errors import BatchFailed
 from batchlib.policies import CostLimit, DeadlineAware, EarliestDeadline, Fifo, Greedy
 from batchlib.policies.structures._deadlines import due
-from batchlib.policies.structures._feasible import largest_run, longest_prefix
+from batchlib.policies.structures._feasible import largest_run, longest_prefix, within_limits
 from batchlib.simulation import Affine, Workload, simulate
 
 
@@ -493,3 +493,17 @@ def test_a_slow_spell_and_its_end_are_survived() -> None:
         machine.run([(since + 6.0 * number, 25.0, 1.0) for number in range(600)])
     assert "probe" in [batch.reason for batch in machine.batches]
     assert all(each.state is State.COMPLETED for each in machine.requests[-100:])
+
+
+def test_what_ends_a_loop_is_a_limits_failure_and_not_the_end_of_a_batch() -> None:
+    class Ends:
+        full = False
+
+        def room(self) -> "Ends":
+            return self
+
+        def add(self, request: Request) -> bool:
+            raise StopIteration
+
+    with pytest.raises(StopIteration):
+        within_limits(cast(Any, Ends()), requests(1, 2))

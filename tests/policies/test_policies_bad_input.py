@@ -247,7 +247,9 @@ def test_a_request_of_another_batcher_is_none_of_this_one(decide: Any) -> None:
     other = Bench()
     elsewhere = other.submit()
     bench = Bench(policies(dispatch=Once(lambda waiting, seen: decide([*waiting, elsewhere]), "decide")))
-    bad = bench.submit(args=("bad",))
+    bad = Request(("bad",), "", 0.0)
+    bench.requests.append(bad)
+    bench.perform(bench.core.submit(bad, 0.0), submitting=True)
     bench.wake()
     assert bad.state is State.FAILED
     assert elsewhere.state is State.WAITING

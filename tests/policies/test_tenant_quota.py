@@ -136,7 +136,7 @@ class QuotaMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(max_cost=st.integers(1, 4))
     def configure(self, max_cost: int) -> None:
         self.max_cost = max_cost
-        self.bench.configure(**{**self.options, "limits": (CostLimit(max_cost),)})
+        self.bench.configure(policies(**{**self.options, "limits": (CostLimit(max_cost),)}))
 
     @stateful.precondition(lambda self: len(self.bench.requests) > 15)
     @stateful.rule(drain=st.booleans(), running=st.booleans())

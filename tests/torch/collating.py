@@ -64,7 +64,8 @@ def same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and one.device == other.device and bool(torch.equal(bits(one), bits(other)))
+        alike = (one.dtype, one.device, one.shape) == (other.dtype, other.device, other.shape)
+        return alike and bool(torch.equal(bits(one), bits(other)))
     if isinstance(one, np.ndarray | np.generic):
         return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
     if isinstance(one, dict):
@@ -77,21 +78,33 @@ def same(one: Any, other: Any) -> bool:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(torch.int32) if tensor.dtype == torch.float32 else tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()).view(-1).view(torch.uint8)
 
 
 # Items of one kind: what they are but for their length, then several of them.
 
-DTYPES = [torch.int64, torch.float32, torch.bool, torch.uint8]
+LACKED_BY_NUMPY = [torch.bfloat16, torch.float8_e4m3fn]
+DTYPES = [
+    *(torch.int64, torch.float32, torch.bool, torch.uint8, torch.uint16, torch.float16, torch.float64, torch.complex64),
+    *LACKED_BY_NUMPY,
+]
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dense": lambda tensor: tensor,
+    "every second": lambda tensor: torch.stack([tensor, tensor], -1)[..., 0],
+    "turned": lambda tensor: tensor.T.contiguous().T if tensor.ndim == 2 else tensor,
+    "repeated": lambda tensor: tensor[..., :1].expand(tensor.shape) if tensor.shape[-1:].numel() else tensor,
+    "inference": torch.inference_mode()(torch.clone),
+    "in a graph": lambda tensor: tensor.requires_grad_(tensor.is_floating_point()),
+}
 
 
-def tensors(shape: tuple[int, ...], dtype: torch.dtype) -> st.SearchStrategy[torch.Tensor]:
+def tensors(shape: tuple[int, ...], dtype: torch.dtype, layout: str = "dense") -> st.SearchStrategy[torch.Tensor]:
     def made(seed: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed)
         tensor = torch.randint(0, 100, shape, generator=generator).to(dtype)
         if dtype is torch.float32 and tensor.numel():
             tensor.view(-1)[seed % tensor.numel()] = float("nan")
-        return tensor
+        return LAYOUTS[layout](tensor)
 
     return st.integers(0, 2**20).map(made)
 
@@ -108,16 +121,17 @@ def ragged_items(draw: st.DrawFn, dim: int) -> list[Any]:
     after = tuple(draw(st.lists(st.integers(1, 3), max_size=2)))
     flat = draw(st.sampled_from([(), (2,)])) if dim >= 2 else ()
     lengths = draw(st.lists(st.integers(0, 6), min_size=1, max_size=5))
+    layout = draw(st.sampled_from([*LAYOUTS]))
     nesting = draw(st.sampled_from(["bare", "array", "tuple", "dict", "pair", "page"]))
     items: list[Any] = []
     for length in lengths:
-        main = draw(tensors((*before, length, *after), dtype))
+        main = draw(tensors((*before, length, *after), dtype, layout))
         beside = draw(tensors((*before, length), torch.int64))
         fixed = draw(tensors(flat, torch.float32))
         items.append(
             {
                 "bare": main,
-                "array": main.numpy(),
+                "array": main if dtype in LACKED_BY_NUMPY else main.detach().numpy(),
                 "tuple": (main, (fixed, beside)),
                 "dict": {"main": main, "fixed": fixed, "deep": {"beside": beside}},
                 "pair": Pair(main, fixed),

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 from collating import Pair, arena, collated, outcomes, same, started
 
 from batchlib import batched
-from batchlib.torch import pack, pad, stack
+from batchlib.errors import BatchContractError
+from batchlib.torch import SimulatedDevice, TorchExecutor, pack, pad, stack
+from batchlib.torch.collation._pad import fits
+from batchlib.torch.device._device import CpuDevice
 
 COLLATIONS = [stack(), pad(), pad(side="left", dim=1), pack()]
 IDS = ["stack", "pad", "pad dim 1", "pack"]
@@ -120,6 +124,16 @@ async def test_what_is_ragged_beyond_the_padded_dimension_harms_nobody() -> None
     assert sorted(sizes) == [2, 2]
 
 
+def nested(layout: torch.layout) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a prototype, says torch
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+
+
+class StagedCpu(CpuDevice):
+    staged = True
+
+
 class Foreign:
     pass
 
@@ -143,6 +157,21 @@ class Foreign:
         ((1, np.array([None])), TypeError, r"`\[1\]` has dtype object"),
         (torch.zeros(2).to_sparse(), TypeError, r"only dense tensors can be collated: the item is torch.sparse_coo"),
         ({"a": torch.eye(2).to_sparse()}, TypeError, r"`a` is torch.sparse_coo; call .to_dense\(\) on it"),
+        (nested(torch.strided), TypeError, r"only dense tensors .*: the item is nested; .unbind\(\) gives its parts"),
+        (
+            (1, nested(torch.jagged)),
+            TypeError,
+            r"only dense tensors .*: `\[1\]` is nested; .unbind\(\) gives its parts",
+        ),
+        (
+            [torch.ones(2, device="meta")],
+            TypeError,
+            "NumPy can make nothing of the item, a list: .* like torch.stack's",
+        ),
+        ({"a": [torch.ones(2, requires_grad=True)]}, TypeError, "nothing of `a`, a list: .*; pass one tensor"),
+        ([torch.ones(2, dtype=torch.bfloat16)], TypeError, "nothing of the item, a list: .*; pass one tensor"),
+        (torch.empty(2, dtype=torch.uint4), TypeError, "cannot even copy a torch.uint4: the item is one; pass it in"),
+        ({"a": torch.empty(2, dtype=torch.int3)}, TypeError, "cannot even copy a torch.int3: `a` is one"),
         (np.ma.array([1, 2], mask=[0, 1]), TypeError, r"lose the mask of a masked array: the item is one"),
     ],
 )
@@ -333,3 +362,77 @@ async def test_an_item_that_requires_gradients_puts_no_neighbour_into_a_graph(co
 def test_too_few_rows() -> None:
     with pytest.raises(ValueError, match="rows must be at least the number of items: 2, not 1"):
         collated(started(stack()), [1, 2], 1)
+
+
+@pytest.mark.parametrize("allocate", [None, arena])
+@pytest.mark.parametrize("make", [lambda: stack(), lambda: pad(1, unpad=True), lambda: pack(unpack=True)])
+def test_arrays_of_another_byte_order_become_the_machines(make: Any, allocate: Any) -> None:
+    """Of numbers that are the same: a tensor can be made of nothing else."""
+    items = [np.array([1.5, -2], ">f4"), np.array([3, 4], ">f4")]
+    rows = outcomes(started(make()), items, lambda batch, **_: torch.as_tensor(batch), allocate=allocate)
+    assert [row.dtype for row in rows] == [torch.float32] * 2
+    assert [row.tolist() for row in rows] == [[1.5, -2], [3, 4]]
+
+
+@pytest.mark.parametrize("collation", COLLATIONS, ids=IDS)
+@pytest.mark.parametrize(("dtype", "usual"), [("g", "float64"), ("G", "complex128")])
+def test_arrays_that_torch_lacks_stay_arrays_or_say_where_they_are(collation: Any, dtype: str, usual: str) -> None:
+    item = {"a": torch.zeros(2, 2), "deep": (np.ones((2, 2), dtype),)}
+    (batch,) = collated(started(collation), [item, item]).args
+    assert batch["deep"][0].dtype == np.dtype(dtype)
+    said = rf"torch has no .*, which `deep\[0\]` is an array of: convert it .*\.astype\('{usual}'\)"
+    with pytest.raises(TypeError, match=said):
+        collated(started(collation), [item, item], allocate=arena)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i8", "g"])
+async def test_arrays_that_cannot_be_tensors_harm_nobody(dtype: str) -> None:
+    """On a device with memory of its own, where all arrays become tensors."""
+    calls = batched(lambda rows: rows * 2, collate=stack(), executor=TorchExecutor(SimulatedDevice()), max_batch_size=8)
+    plain = np.ones(2, "f4")
+    one, odd, other = await asyncio.gather(calls(plain), calls(np.ones(2, dtype)), calls(plain), return_exceptions=True)
+    assert same([one, other], [torch.full((2,), 2.0)] * 2)
+    if dtype == "g":
+        assert isinstance(odd, TypeError)
+        assert "torch has no " in str(odd)
+    else:
+        assert odd.tolist() == [2, 2]
+
+
+def test_padding_is_refused_where_a_dtype_cannot_be_filled() -> None:
+    with pytest.raises(TypeError, match=r"pad\(value=0\) cannot be held by torch.bits8, as `a` is"):
+        started(pad()).accept(({"a": torch.empty(2, dtype=torch.bits8)},))
+    assert started(stack()).accept((torch.empty(2, dtype=torch.bits8),)).args[0].dtype is torch.bits8
+
+
+@pytest.mark.parametrize("collation", COLLATIONS[:2], ids=IDS[:2])
+def test_a_default_device_of_the_users_changes_nothing(collation: Any) -> None:
+    fits.cache_clear()
+    with torch.device("meta"):
+        rows = outcomes(started(pad(-100)), [[1], [1, 2]], lambda x, mask, lengths: x)
+        again = collated(started(collation), [[1, 2], [3, 4]])
+    assert [row.tolist() for row in rows] == [[1, -100], [1, 2]]
+    assert again.args[0].tolist() == [[1, 2], [3, 4]]
+    assert started(pad(-100)).accept(([1, 2],)).args[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("device", [SimulatedDevice, StagedCpu, lambda: "cpu"], ids=["simulated", "staged", "cpu"])
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_results_that_are_nested_say_so_on_every_device(device: Any, layout: torch.layout) -> None:
+    given = nested(layout)
+    f = batched(lambda batch: {"a": given}, collate=stack(), executor=TorchExecutor(device()))
+    with pytest.raises(BatchContractError, match=r"taken apart into rows: `a` is nested; .unbind\(\) gives its parts"):
+        f.call(1)
+    listed = batched(lambda batch: [given], collate=stack(), executor=TorchExecutor(device()))
+    assert [part.tolist() for part in listed.call(1).unbind()] == [[1, 1], [1, 1, 1]]
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:torch.jit")
+@pytest.mark.parametrize("device", [SimulatedDevice, StagedCpu, lambda: "cpu"], ids=["simulated", "staged", "cpu"])
+def test_results_that_are_quantized_keep_their_scale_on_every_device(device: Any) -> None:
+    given = torch.quantize_per_tensor(torch.tensor([[1.0, 2.0]]), 0.5, 0, torch.quint8)
+    f = batched(lambda batch: given, collate=stack(), executor=TorchExecutor(device()))
+    assert f.call(1).dequantize().tolist() == [1.0, 2.0]
+    no_arrays = batched(lambda batch: given, collate=stack(), executor=TorchExecutor(device(), results="numpy"))
+    with pytest.raises(TypeError, match="a result that is sparse, nested or quantized has no NumPy array"):
+        no_arrays.call(1)

@@ -8,16 +8,20 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import Held
 from support.until import until
 
 from batchlib import batched
 from batchlib.errors import ExecutorLost, ReentrantCallError
 from batchlib.torch import LaunchOrder, SimulatedDevice, TorchExecutor, pad, stack
+from batchlib.torch.executor._worker import Worker, _Job
 
 
 async def gathered(f: Any, items: list[Any]) -> list[Any]:
@@ -271,7 +275,244 @@ def test_no_call_leaves_garbage_that_only_a_collection_finds(device: Any) -> Non
         gc.enable()
 
 
+# ---- what must not end a device's thread, or share its buffers
+
+
+class Unreadable(ValueError):
+    """An error that cannot be looked at: every look raises another one."""
+
+    @property
+    def __cause__(self) -> Any:  # type: ignore[override]
+        raise KeyError("no cause")
+
+
+@pytest.mark.parametrize("device", [lambda: "cpu", lambda: SimulatedDevice(6)], ids=["cpu", "simulated"])
+@pytest.mark.parametrize("error", [Unreadable(), SystemExit(3), KeyboardInterrupt()], ids=lambda error: type(error))
+def test_whatever_a_function_raises_the_device_serves_the_next(device: Any, error: BaseException) -> None:
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        if batch[0] < 0:
+            raise error
+        return batch + 1
+
+    f: Any = batched(model, max_batch_size=1, collate=stack(), executor=TorchExecutor(device(), in_flight=1))
+    futures = [f.submit(torch.tensor(value)) for value in (-1.0, 2.0, -3.0, 4.0)]
+    failed = [future.exception(30) is not None for future in futures]
+    assert failed == [True, False, True, False]
+    assert f.statistics().healthy
+
+
+@pytest.mark.parametrize("error", [Unreadable(), MemoryError("no stream")], ids=lambda error: type(error))
+def test_a_device_that_cannot_be_entered_at_first_is_tried_again(error: Exception) -> None:
+    class Reluctant(SimulatedDevice):
+        def enter(self) -> None:
+            if errors:
+                raise errors.pop()
+            super().enter()
+
+    errors = [error, error]
+    f: Any = batched(lambda batch: batch + 1, collate=stack(), executor=TorchExecutor(Reluctant()))
+    for _ in range(2):
+        assert f.submit(torch.tensor(1.0)).exception(30) is not None
+    assert f.call(torch.tensor(1.0)).item() == 2
+    assert f.statistics().healthy
+
+
+def test_of_two_batches_that_look_for_buffers_one_finds_them_and_the_other_gets_new_ones() -> None:
+    class Contended(list[Any]):
+        """Whoever looks before taking finds that another thread was faster."""
+
+        def __len__(self) -> int:
+            self.clear()
+            return 1
+
+    f: Any = batched(lambda batch: batch + 1, collate=stack(), executor=TorchExecutor(SimulatedDevice()))
+    assert f.call(torch.tensor(1.0)).item() == 2
+    (lane,) = f._live.driver.executor.lanes
+    lane._unused = Contended(lane._unused)
+    assert [f.call(torch.tensor(value)).item() for value in (2.0, 3.0)] == [3, 4]
+    lane._unused.clear()
+    assert f.call(torch.tensor(4.0)).item() == 5
+
+
+def test_who_is_interrupted_while_a_job_runs_leaves_once_it_has_ended() -> None:
+    """What it gives back then, buffers among it, the job works with."""
+
+    class Interrupted:
+        """The lock that it waits for; a signal comes in at first."""
+
+        def __init__(self, lock: Any) -> None:
+            self.lock = lock
+            self.waits = 0
+
+        def acquire(self) -> None:
+            self.waits += 1
+            if self.waits == 1:
+                raise KeyboardInterrupt
+            job.end(None, None)  # as the device's thread does meanwhile
+            self.lock.acquire()
+
+        def release(self) -> None:
+            self.lock.release()
+
+    job = _Job(copy_context(), print, ())
+    done: Any = Interrupted(job._done)
+    job._done = done
+    with pytest.raises(KeyboardInterrupt):
+        job.wait()
+    assert done.waits == 2
+
+
+@settings(deadline=None, database=None, max_examples=60)
+@given(st.lists(st.sampled_from(["run", "fail", "stop"]), max_size=12), st.integers(0, 12))
+def test_a_worker_does_all_that_it_is_given_and_ends_whenever_it_is_stopped(steps: list[str], held: int) -> None:
+    """held: at which step the thread is busy, so that those behind it queue."""
+    gate = threading.Event()
+    ended: list[int] = []
+    workers: set[threading.Thread] = set()
+
+    def job(number: int, step: str) -> int:
+        workers.add(threading.current_thread())
+        if number == held:
+            assert gate.wait(30)
+        ended.append(number)
+        if step == "fail":
+            raise SystemExit(number)
+        return number
+
+    def call(number: int, step: str) -> None:
+        try:
+            given[number] = worker.run(job, number, step)
+        except SystemExit as error:
+            given[number] = error.code
+
+    given: dict[int, Any] = {}
+    worker = Worker("test", lambda: None)
+    callers: list[threading.Thread] = []
+    for number, step in enumerate(steps):
+        if step == "stop":
+            worker.stop()
+            continue
+        callers.append(threading.Thread(target=call, args=(number, step)))
+        callers[-1].start()
+        until(lambda number=number: number in ended or worker.waiting or number >= held)  # type: ignore[misc]
+    gate.set()
+    for caller in callers:
+        caller.join(30)
+    worker.stop()
+    assert given == {number: number for number, step in enumerate(steps) if step != "stop"}
+    assert sorted(ended) == sorted(given)
+    for thread in workers:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 # ---- forks
+
+
+class Forked:
+    """A batched function whose parent's batches are held in some state; a child's are not held."""
+
+    def __init__(self) -> None:
+        self.parent = os.getpid()
+        self.gate, self.started = threading.Event(), threading.Event()
+        self.cramped = False
+        options = {"max_batch_size": 1, "max_concurrent_batches": 3, "collate": self.collate}
+        executor = TorchExecutor("cpu", in_flight=2)
+        self.f: Any = batched(lambda batch: self.model(batch), executor=executor, **options)
+
+    def hold(self) -> None:
+        if os.getpid() == self.parent:
+            self.started.set()
+            assert self.gate.wait(30)
+
+    def collate(self, items: list[torch.Tensor]) -> torch.Tensor:
+        if self.cramped and os.getpid() == self.parent:
+            self.cramped = False
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return torch.stack(items)
+
+    def model(self, batch: torch.Tensor) -> torch.Tensor:
+        if batch[0] < 0:
+            raise RuntimeError("device-side assert triggered")
+        self.hold()
+        return batch + 1
+
+    def submit(self, count: int) -> list[Any]:
+        return [self.f.submit(torch.tensor(float(value))) for value in range(count)]
+
+    @property
+    def lane(self) -> Any:
+        return self.f._live.driver.executor.lanes[0]
+
+
+def idle(forked: Forked) -> list[Any]:
+    forked.gate.set()
+    assert forked.f.call(torch.tensor(0.0)).item() == 1
+    return []
+
+
+def running(forked: Forked) -> list[Any]:
+    futures = forked.submit(1)
+    assert forked.started.wait(30)
+    return futures
+
+
+def queued_for_the_device(forked: Forked) -> list[Any]:
+    futures = forked.submit(2)
+    until(lambda: forked.started.is_set() and forked.lane.worker.waiting)
+    return futures
+
+
+def waiting_for_room(forked: Forked) -> list[Any]:
+    futures = forked.submit(3)
+    until(lambda: forked.lane.busy == 2 and forked.f.statistics().running == 3)
+    return futures
+
+
+def waiting_to_be_alone(forked: Forked) -> list[Any]:
+    futures = running(forked)
+    forked.cramped = True
+    futures += forked.submit(1)
+    until(lambda: forked.lane.reserved)
+    return futures
+
+
+STATES: list[Callable[[Forked], list[Any]]] = [
+    lambda forked: [],
+    idle,
+    running,
+    queued_for_the_device,
+    waiting_for_room,
+    waiting_to_be_alone,
+]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_a_process_may_fork_in_whatever_state_the_executor_is(state: Callable[[Forked], list[Any]]) -> None:
+    forked = Forked()
+    futures = state(forked)
+    assert in_child(lambda: [forked.f.call(torch.tensor(float(value))).item() for value in range(3)] == [1, 2, 3])
+    forked.gate.set()
+    assert all([future.result(30).item() > 0 for future in futures])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_may_fork_while_a_device_is_entered() -> None:
+    class Slow(SimulatedDevice):
+        def enter(self) -> None:
+            forked.hold()
+            super().enter()
+
+    forked = Forked()
+    f: Any = batched(lambda batch: batch + 1, collate=stack(), executor=TorchExecutor(Slow()))
+    future = f.submit(torch.tensor(1.0))
+    assert forked.started.wait(30)
+    assert in_child(lambda: f.call(torch.tensor(2.0)).item() == 3)
+    forked.gate.set()
+    assert future.result(30).item() == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -229,6 +230,13 @@ WRONG: dict[str, tuple[Function, Sequence[Any], Any, str]] = {
     ),
 }
 
+BY_LITTLE = {
+    "a mean over the padding": (lambda x, mask: x + (0.2 * x.mean(1))[:, None], RAGGED, pad(unpad=True), "padding"),
+    "a mean over the batch": (lambda x: x + 0.1 * x.mean(0), EVEN, stack(), "statistics"),
+    "the place in the batch": (lambda x: x + torch.arange(len(x))[:, None], EVEN, stack(), "statistics"),
+    "a softmax over the batch": (lambda x: x.softmax(0), EVEN, stack(), "statistics"),
+}
+
 RIGHT: dict[str, tuple[Function, Sequence[Any], Any]] = {
     "masked mean": (masked_mean, RAGGED, pad(99.0)),
     "masked mean on the left": (masked_mean, RAGGED, pad(99.0, side="left")),
@@ -284,6 +292,80 @@ def test_a_correct_function_passes(name: str) -> None:
     assert check.causes == ()
     assert "no result depends on company" in str(check)
     check.raise_if_different()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-12, 1e-6, 1e12, 1e30])
+def test_results_of_any_size_are_compared(size: float) -> None:
+    careful = check_batching(lambda x, mask: size * masked_mean(x, mask), RAGGED, collate=pad(9.0))
+    assert careful.ok, str(careful)
+    assert names(check_batching(lambda x, mask: size * x.mean(1), RAGGED, collate=pad())) == ["padding"]
+    assert names(check_batching(lambda x: size * (2 * x - x.mean(0)), EVEN, collate=stack())) == ["statistics"]
+    assert check_batching(lambda x, mask: size * x.mean(1), RAGGED, collate=pad(), atol=99 * size).ok
+
+
+def test_probabilities_of_many_classes_are_compared() -> None:
+    embedding, head = seeded(lambda: nn.Embedding(50, 32)), seeded(lambda: nn.Linear(32, 150_000))
+
+    def probabilities(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (head(mean_of(embedding(ids), mask)) / 10).softmax(1)
+
+    def without_mask(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return probabilities(ids, torch.ones_like(mask))
+
+    assert check_batching(probabilities, SENTENCES, collate=pad()).ok
+    check = check_batching(without_mask, SENTENCES, collate=pad())
+    assert names(check) == ["padding"]
+    assert max(difference.amount for difference in check.differences) < 1e-5
+
+
+def test_noise_around_zero_is_no_difference() -> None:
+    def nothing(x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(x)) if len(x) == 1 else torch.full((len(x),), 1e-7)
+
+    assert check_batching(nothing, EVEN, collate=stack()).ok
+
+
+def test_whole_numbers_are_never_rounded() -> None:
+    def place(x: torch.Tensor) -> torch.Tensor:
+        return 1_000_000 + torch.arange(len(x))
+
+    def length(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(x),), 1_000_000 + x.shape[1])
+
+    assert names(check_batching(place, EVEN, collate=stack())) == ["statistics"]
+    assert names(check_batching(length, RAGGED, collate=pad())) == ["padding"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", list(BY_LITTLE))
+def test_a_coarse_format_does_not_make_rounding_of_what_neighbours_do(name: str, dtype: torch.dtype) -> None:
+    function, samples, collate, cause = BY_LITTLE[name]
+    check = check_batching(function, [x.to(dtype) for x in samples], collate=collate)
+    assert names(check) == [cause], str(check)
+
+
+def test_what_neighbours_change_by_little_and_by_much_has_one_cause() -> None:
+    check = check_batching(lambda x: x.clamp(max=x.quantile(0.9)), numbers(8, 8, 8, 8), collate=stack())
+    assert names(check) == ["statistics"]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4, track_running_stats=False), nn.BatchNorm1d(4)])
+def test_a_norm_without_running_statistics_depends_on_the_batch_in_either_mode(norm: Any, training: bool) -> None:
+    norm.running_mean = norm.running_var = None
+    model = nn.Sequential(nn.Linear(4, 4), norm).train(training)
+    check = check_batching(lambda x: model(x), EVEN, collate=stack())
+    assert names(check) == ["statistics"]
+    assert "1 (BatchNorm1d)" in check.causes[0].evidence
+    assert "track_running_stats=True" in check.causes[0].remedy
+
+
+def test_statistics_that_one_item_has_none_of_are_told_from_a_failure() -> None:
+    def normed(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.batch_norm(x, None, None, training=True)
+
+    assert names(check_batching(normed, EVEN, collate=stack())) == ["statistics"]
+    assert names(check_batching(lambda xs: list(normed(torch.stack(xs))), EVEN)) == ["statistics"]
 
 
 # ---- random functions
@@ -525,6 +607,56 @@ def test_another_collation_can_be_tried_on_a_batched_function() -> None:
     assert names(check_batching(first, RAGGED, collate=pad(side="left"))) == ["padding"]
 
 
+@pytest.mark.parametrize("staged", [False, True])
+def test_another_collation_runs_in_the_executor_of_the_function(staged: bool) -> None:
+    seen: set[tuple[Any, ...]] = set()
+    threads = set(threading.enumerate())
+
+    @batched(
+        collate=pad(sizes=[64]),
+        max_batch_size=3,
+        executor=TorchExecutor(
+            SimulatedDevice() if staged else "cpu",
+            mode="inference",
+            autocast=torch.bfloat16,
+            batch_sizes=[1, 2, 3],
+            cuda_graphs=True,
+        ),
+    )
+    def total(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        seen.add((torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu"), x.shape[1] == 64, len(x) <= 3))
+        return (x * mask).sum(1)
+
+    check = check_batching(total, RAGGED, collate=pad())
+    assert check.ok
+    assert check.rtol == 4 * torch.finfo(torch.bfloat16).eps
+    assert seen == {(True, True, False, True)}
+    gone = set(threading.enumerate()) - threads
+    for thread in gone:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in gone)
+
+
+def test_a_method_has_to_be_bound() -> None:
+    class Model:
+        @batched(collate=stack())
+        def double(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+        @staticmethod
+        @batched(collate=stack())
+        def triple(x: torch.Tensor) -> torch.Tensor:
+            return 3 * x
+
+    unbound: Any = Model.double
+    for collate in (None, stack()):
+        with pytest.raises(TypeError, match=r"Model\.double has a batcher for every instance: give it bound to one"):
+            check_batching(unbound, EVEN, collate=collate)
+        assert check_batching(Model().double, EVEN, collate=collate).ok
+        assert check_batching(Model.triple, EVEN, collate=collate).ok
+        assert check_batching(vars(Model)["triple"].__func__, EVEN, collate=collate).ok
+
+
 def test_only_what_shares_a_batch_is_compared() -> None:
     samples = [*numbers(4, 4), *numbers(2, 2, 3)]
     check = check_batching(lambda x: x.sum(1), samples, collate=stack())
@@ -698,3 +830,17 @@ def test_the_worst_of_each_row_is_reported(seed: int) -> None:
     if wrong:
         with pytest.raises(BatchContractError, match="results depend on company"):
             check.raise_if_different()
+
+
+def test_a_sample_that_fails_in_every_part_of_a_batch_is_an_error() -> None:
+    """The executor cuts batches in pieces of two: what one piece raises is nothing that others depend on."""
+
+    def function(values: list[int]) -> list[int]:
+        if 3 in values:
+            raise ValueError("three")
+        return values
+
+    f: Any = batched(function, executor=TorchExecutor("cpu", batch_sizes=[1, 2]))
+    with pytest.raises(ValueError, match="three") as caught:
+        check_batching(f, [3, 3, 3, 3])
+    assert "sample 0 fails alone" in caught.value.__notes__[0]

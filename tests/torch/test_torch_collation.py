@@ -11,6 +11,7 @@ from collating import Page, Pair, arena, collated, outcomes, ragged_items, same,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchlib import batched
 from batchlib.errors import BatchContractError
 from batchlib.torch import pack, pad, stack
 from batchlib.torch.collation._structure import flatten
@@ -254,6 +255,9 @@ def test_a_structure_is_split_by_its_tensors_at_every_size(size: int) -> None:
         (lambda x: x.sum(), r"it has shape \(\)"),
         (lambda x: {"deep": (x, x.sum())}, r"`deep\[1\]` has shape \(\)"),
         (lambda x: {"logits": x, "loss": x.mean().numpy()}, r"`loss` has shape \(\)"),
+        (lambda x: x.to_sparse(), r"only dense tensors .*: the result is torch.sparse_coo; call .to_dense\(\) on it"),
+        (lambda x: {"a": x, "b": (x.to_sparse(),)}, r"only dense tensors .*: `b\[0\]` is torch.sparse_coo"),
+        (lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged), r"is nested; .unbind\(\) gives its parts"),
         (lambda x: Page(x, x.T.repeat(4, 1)), r"one row per item on axis 0, \d here; `label` has shape \(8, \d\)"),
     ],
 )
@@ -353,3 +357,31 @@ def test_rows_made_in_inference_mode_are_normal_tensors() -> None:
     assert not row.is_inference()
     (item,) = outcomes(STACK, [made[0]], identity)  # such items may be batched, too
     assert not item.is_inference()
+
+
+@pytest.mark.parametrize("collation", [stack, pad, pack])
+def test_an_example_that_no_call_could_be_like_is_refused_at_decoration(collation: Any) -> None:
+    def two(a: Any, b: Any, *, lengths: Any = None) -> Any:
+        return a
+
+    class Service:
+        @batched(collate=collation(like=([1], [1])))
+        def both(self, a: Any, b: Any, *, lengths: Any = None) -> Any:
+            return a
+
+    for like in (torch.ones(2), ([1], [1], [1]), [1]):
+        with pytest.raises(TypeError, match="like= must be a tuple of 2 items, one per batched parameter, not"):
+            batched(two, collate=collation(like=like))
+    with pytest.raises(ValueError, match="same number of elements at each depth"):
+        batched(two, collate=collation(like=([1, [2]], [1])))
+    with pytest.raises(TypeError, match="a list must hold numbers"):
+        batched(lambda a, *, lengths=None: a, collate=collation(like=["a"]))
+    batched(lambda *each, lengths=None: each[0], collate=collation(like=([1], [1])))  # any number of them
+    with pytest.raises((TypeError, RuntimeError)) as raised:  # Python 3.11 puts its own error around it
+
+        class Other:
+            @batched(collate=collation(like=[1]))
+            def both(self, a: Any, b: Any, *, lengths: Any = None) -> Any:
+                return a
+
+    assert "like= must be a tuple of 2 items" in str(raised.value.__cause__ or raised.value)

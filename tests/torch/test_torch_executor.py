@@ -19,6 +19,7 @@ from support.until import until
 from batchlib import batch_context, batched
 from batchlib.errors import BatchContractError
 from batchlib.torch import LaunchOrder, SimulatedDevice, TorchExecutor, pack, pad, stack
+from batchlib.torch.device._device import CaptureFailed
 
 
 def together(f: Any, items: list[Any]) -> list[Any]:
@@ -55,7 +56,10 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"cuda_graphs": "no"}, ValueError, "cuda_graphs must be one of True, False"),
     ({"idempotent": None}, ValueError, "idempotent must be one of True, False"),
     ({"autocast": True}, TypeError, "autocast must be a torch.dtype"),
-    ({"autocast": torch.int8}, ValueError, "autocast must be a floating-point dtype"),
+    *[
+        ({"autocast": dtype}, ValueError, f"autocast must be torch.float16, torch.bfloat16 or None, not {dtype}")
+        for dtype in (torch.int8, torch.float32, torch.float64, torch.float8_e4m3fn, torch.complex64)
+    ],
     ({"threads": 0}, ValueError, "threads must be a whole number >= 1"),
     ({"in_flight": 0}, ValueError, "in_flight must be a whole number >= 1"),
     ({"in_flight": "2"}, TypeError, "in_flight"),
@@ -120,6 +124,52 @@ def test_graphs_on_a_device_that_has_none_change_nothing(collate: Any) -> None:
     executor = TorchExecutor("cpu", cuda_graphs=True, batch_sizes=(1, 4))
     f = batched(lambda batch: batch.sum(1), collate=collate, executor=executor)
     assert f.call(torch.ones(4)) == 4
+
+
+@pytest.mark.parametrize("on_error", ["fail", "bisect"])
+def test_shapes_that_cannot_be_recorded_are_counted_and_logged_once(
+    on_error: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Unrecorded(SimulatedDevice):
+        def capture(self, function: Any) -> Any:
+            raise CaptureFailed("it looks at values on the host")
+
+    executor = TorchExecutor([Unrecorded(1)], cuda_graphs=True, batch_sizes=(1, 4), in_flight=1)
+    f = on(executor, lambda batch: batch + 1, on_error=on_error)
+    assert f.statistics().executor["not_recorded"] == 0
+    for _ in range(2):
+        together(f, [torch.ones(3)] * 4)
+    assert f.statistics().executor["not_recorded"] == 1
+    together(f, [torch.ones(2)] * 4)
+    assert f.statistics().executor["not_recorded"] == 2
+    assert [(record.name, record.levelname) for record in caplog.records] == [("batchlib", "WARNING")] * 2
+    for record, shape in zip(caplog.records, ["(4, 3)", "(4, 2)"], strict=True):
+        assert f"shape {shape} cannot be recorded" in record.getMessage()
+        assert record.getMessage().endswith("it looks at values on the host")
+
+
+def test_what_is_recorded_is_not_counted(caplog: pytest.LogCaptureFixture) -> None:
+    f = on(TorchExecutor(SimulatedDevice(1), cuda_graphs=True, batch_sizes=(4,)), lambda batch: batch + 1)
+    together(f, [torch.ones(3)] * 4)
+    assert f.statistics().executor == {"out_of_memory": 0, "cut": 0, "not_recorded": 0}
+    assert not caplog.records
+
+
+def test_a_shape_that_cannot_be_known_again_is_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    executor = TorchExecutor(SimulatedDevice(1), cuda_graphs=True, batch_sizes=(1,))
+    f = on(executor, lambda batch: batch[1] + 1, size=1)
+    for _ in range(2):
+        assert f.call(("a text", torch.ones(2))).tolist() == [2.0, 2.0]
+    assert f.statistics().executor["not_recorded"] == len(caplog.records) == 1
+
+
+def test_on_the_cpu_all_shapes_count_as_not_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    f = on(TorchExecutor("cpu", cuda_graphs=True, batch_sizes=(1, 4)), lambda batch: batch + 1, size=1)
+    for length in (2, 3, 2, 3):
+        f.call(torch.ones(length))
+    assert f.statistics().executor["not_recorded"] == 2
+    assert not caplog.records
+    assert on(TorchExecutor("cpu"), lambda batch: batch, size=1).statistics().executor["not_recorded"] == 0
 
 
 def test_packed_batches_have_no_fillers() -> None:
@@ -377,6 +427,28 @@ def test_items_given_back_in_a_list(device: Any) -> None:
 
 
 @devices
+@pytest.mark.parametrize("results", ["host", "numpy"])
+@pytest.mark.parametrize("collate", [stack(), None], ids=["stack", "none"])
+@pytest.mark.parametrize(
+    "give",
+    [lambda row: ["name", row * 2], lambda row: [0.5, [1, row * 2]], lambda row: [[], ("name", row * 2)]],
+    ids=["text first", "nested", "nothing first"],
+)
+def test_a_result_of_texts_and_tensors_is_not_written_to_again(
+    device: Any, results: Any, collate: Any, give: Any
+) -> None:
+    f = on(
+        TorchExecutor(device(), results=results), lambda batch: [give(row) for row in batch], size=1, collate=collate
+    )
+    kept = f.call(torch.ones(2))
+    before = str(kept)
+    assert "2." in before
+    for value in range(6):
+        f.call(torch.full((2,), value + 10.0))
+    assert str(kept) == before
+
+
+@devices
 def test_an_exception_in_a_slot_is_that_items_alone(device: Any) -> None:
     def function(batch: torch.Tensor) -> list[Any]:
         return [row + 1 if item % 2 else KeyError(item) for item, row in enumerate(batch)]
@@ -413,18 +485,14 @@ def test_a_list_may_hold_anything(device: Any) -> None:
 
 
 def test_an_object_of_the_functions_own_is_given_as_it_is() -> None:
-    @dataclass
     class Answer:
-        row: torch.Tensor
-        seen: int
-
-        def __post_init__(self) -> None:
-            self.seen += 1
+        def __init__(self, row: torch.Tensor) -> None:
+            self.row = row
 
     given: list[Answer] = []
 
     def function(batch: torch.Tensor) -> list[Answer]:
-        given.extend([Answer(row.clone(), 0) for row in batch])
+        given.extend([Answer(row.clone()) for row in batch])
         return given
 
     outcomes = together(on(TorchExecutor("cpu"), function, size=2), [torch.zeros(2), torch.ones(2)])
@@ -497,6 +565,26 @@ def test_a_model_in_training_mode_is_warned_of_once() -> None:
     f.call(torch.zeros(2))  # a second warning would be an error
     model.eval()
     on(TorchExecutor("cpu"), lambda batch: model(batch), size=1).call(torch.zeros(2))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_frozen_model_runs_from_its_first_batch_on() -> None:
+    layer = torch.nn.Linear(2, 2).eval()
+    frozen = torch.jit.freeze(torch.jit.script(layer))
+    f = on(TorchExecutor("cpu"), lambda batch: frozen(batch), size=1)
+    assert torch.allclose(f.call(torch.ones(2)), layer(torch.ones(2)))
+
+
+def test_a_model_that_cannot_be_looked_through_runs_all_the_same() -> None:
+    class Odd(torch.nn.Module):
+        def named_modules(self, *args: Any, **options: Any) -> Any:
+            raise RuntimeError("cannot be listed")
+
+        def forward(self, batch: torch.Tensor) -> torch.Tensor:
+            return batch + 1
+
+    odd = Odd()
+    assert on(TorchExecutor("cpu"), lambda batch: odd(batch), size=1).call(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
 def test_a_warning_that_is_an_error_fails_one_batch() -> None:

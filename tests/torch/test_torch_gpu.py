@@ -165,6 +165,14 @@ def test_code_that_waits_for_the_device_is_not_recorded(cuda: AcceleratorDevice)
         assert pipeline.finish(buffers).tolist() == [4 * number * number] * 4
         pipeline.clear(buffers)
     assert len(graphs.reasons) == 1
+    # Torch's own recording would have stayed in its stream, and its memory pool would count as recorded to for good.
+    assert cuda.compute_stream() == torch.cuda.default_stream(cuda.place)
+    cuda.release_cache()
+    weight = torch.ones(4, device=cuda.place)
+    recording = cuda.capture(lambda: weight * 2)
+    weight.fill_(3)
+    recording.replay()
+    assert recording.result.tolist() == [6] * 4
 
 
 def test_errors_while_warming_up_are_the_functions_own(cuda: AcceleratorDevice) -> None:

@@ -1,5 +1,7 @@
 """Which batches are recorded, replayed, or called as they are. The recordings are a fake's: they call it again."""
 
+import re
+from collections import UserList, deque
 from typing import Any
 
 import pytest
@@ -113,12 +115,29 @@ def test_other_errors_are_the_batches_own(device: Fake, graphs: Graphs, error: E
     assert len(device.captured) == 1
 
 
+@pytest.mark.parametrize("hide", [deque, lambda x: [UserList(x)], lambda x: {"row": x, "all": (1, [iter(x)])}])
+def test_a_result_that_hides_tensors_is_not_recorded(device: Fake, graphs: Graphs, hide: Any) -> None:
+    for number in range(3):
+        graphs.run(lambda collated: hide(collated.args[0]), batch(torch.full((2,), number)))
+    (reason,) = graphs.reasons.values()
+    assert re.fullmatch(
+        r"the result has a (deque|UserList|.*iterator), whose tensors each replay would overwrite", reason
+    )
+    assert len(device.captured) == 1
+
+
+def test_a_result_of_which_all_is_known_is_recorded(device: Fake, graphs: Graphs) -> None:
+    result = {"row": torch.ones(2), "none": None, "names": ["a", ("b", 3.5)], "kind": torch.float16, "empty": []}
+    graphs.run(lambda collated: result, batch(torch.ones(2)))
+    assert not graphs.reasons
+
+
 def test_what_cannot_be_known_again_is_called(device: Fake, graphs: Graphs) -> None:
     for _ in range(2):
         found = graphs.run(lambda collated: collated.args[1], batch(torch.ones(2), ["a", "b"]))
         assert found == ["a", "b"]
     assert not device.captured
-    assert not graphs.reasons
+    assert list(graphs.reasons.values()) == ["its lists cannot be known again"]
 
 
 def test_the_cpu_has_none() -> None:

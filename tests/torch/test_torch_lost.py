@@ -1,6 +1,10 @@
 """A device that is lost: nothing more is asked of it, whoever waits hears of it at once, and the others go on."""
 
 import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import traceback
 import weakref
@@ -296,7 +300,37 @@ def test_a_hook_that_fails_is_reported_and_changes_nothing(
     f: Any = batched(Fragile(), collate=stack(), executor=TorchExecutor("cpu", on_fatal=on_fatal))
     with pytest.raises(ExecutorLost):
         f.call(item(-1))
-    assert [args.exc_value for args in reported] == [fault]
+    (error,) = [args.exc_value for args in reported]
+    if isinstance(fault, SystemExit):  # the usual hook prints none
+        assert type(error) is RuntimeError
+        assert "os._exit" in str(error)
+        error = error.__cause__
+    assert error is fault
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("os._exit(3)", 3), ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM)]
+)
+def test_a_process_may_be_ended_when_a_device_is_lost(end: str, code: int) -> None:
+    script = f"""
+        import os
+        import signal
+        import torch
+        from batchlib import batched
+        from batchlib.torch import TorchExecutor, stack
+
+        def broken(batch):
+            raise RuntimeError("device-side assert triggered")
+
+        executor = TorchExecutor("cpu", on_fatal=lambda error: {end})
+        f = batched(broken, collate=stack(), executor=executor)
+        try:
+            f.call(torch.ones(1))
+        finally:
+            signal.pause()
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False, timeout=90)
+    assert ended.returncode == code
 
 
 class Cramped(SimulatedDevice):
@@ -339,3 +373,134 @@ def test_who_waits_to_be_alone_on_a_device_that_gets_lost_is_served_by_another()
     assert isinstance(breaking.exception(30), ExecutorLost)
     assert waiting.result(30).item() == 3
     assert f.call(item(3)).item() == 4
+
+
+# ---- batches that run in parts
+
+
+def in_parts(model: Any, on_error: Any = "fail", **options: Any) -> Any:
+    executor = TorchExecutor("cpu", batch_sizes=[2], **options)
+    return batched(model, max_batch_size=6, max_wait=60, collate=stack(), executor=executor, on_error=on_error)
+
+
+@pytest.mark.parametrize("on_error", ["fail", "bisect"])
+def test_who_has_a_result_before_the_last_device_is_lost_gets_it(on_error: Any) -> None:
+    model = Fragile()
+    f = in_parts(model, on_error)
+    outcomes = together(f, [item(value) for value in (0, 1, -1, 3, 4, 5)])
+    assert [outcome.item() for outcome in outcomes[:2]] == [1, 2]
+    assert [type(outcome) for outcome in outcomes[2:]] == [ExecutorLost] * 4
+    assert len({id(outcome) for outcome in outcomes[2:]}) == 4
+    assert model.ran == [[0, 1], [-1, 3]]
+    statistics = f.statistics()
+    assert (statistics.completed, statistics.failed, statistics.healthy, statistics.closed) == (2, 4, False, True)
+    with pytest.raises(ExecutorLost):
+        f.call(item(6))
+
+
+def test_who_waits_hears_at_once_although_others_got_results() -> None:
+    started, gate = threading.Event(), threading.Event()
+
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        started.set()
+        assert gate.wait(30)
+        return fragile(batch)
+
+    fragile = Fragile()
+    f = in_parts(model)
+    running = [f.submit(item(value)) for value in (0, 1, -1, 3, 4, 5)]
+    assert started.wait(30)
+    waiting = f.submit(item(6))
+    gate.set()
+    assert [type(future.exception(30)) for future in running] == [type(None)] * 2 + [ExecutorLost] * 4
+    assert isinstance(waiting.exception(30), ExecutorLost)
+
+
+@pytest.mark.parametrize("on_error", ["fail", "bisect"])
+def test_the_halves_of_a_batch_that_found_no_memory_keep_their_results_too(on_error: Any) -> None:
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        if len(batch) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return fragile(batch)
+
+    fragile = Fragile()
+    executor = TorchExecutor("cpu")
+    f = batched(model, max_batch_size=4, max_wait=60, collate=stack(), executor=executor, on_error=on_error)
+    outcomes = together(f, [item(value) for value in (0, 1, 2, -1)])
+    assert [outcome.item() for outcome in outcomes[:2]] == [1, 2]
+    assert [type(outcome) for outcome in outcomes[2:]] == [ExecutorLost] * 2
+
+
+def test_what_was_found_before_a_device_is_lost_amid_the_search_for_culprits_stands() -> None:
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        values = batch.flatten().tolist()
+        if 2 in values:
+            raise ValueError("the culprit")
+        return fragile(batch)
+
+    fragile = Fragile()
+    f = batched(model, max_batch_size=4, max_wait=60, collate=stack(), executor=TorchExecutor("cpu"), on_error="bisect")
+    outcomes = together(f, [item(value) for value in (0, 1, 2, -1)])
+    assert [outcome.item() for outcome in outcomes[:2]] == [1, 2]
+    assert [type(outcome) for outcome in outcomes[2:]] == [ValueError, ExecutorLost]
+
+
+def test_parts_go_on_where_one_of_two_devices_was_lost() -> None:
+    model = Fragile()
+    executor = TorchExecutor([SimulatedDevice(1), SimulatedDevice(2)], batch_sizes=[2])
+    f = batched(model, max_batch_size=6, max_wait=60, collate=stack(), executor=executor)
+    outcomes = together(f, [item(value) for value in (0, 1, -1, 3, 4, 5)])
+    assert [outcome.item() for outcome in outcomes[:2] + outcomes[4:]] == [1, 2, 5, 6]
+    assert [type(outcome) for outcome in outcomes[2:4]] == [ExecutorLost] * 2
+    assert (f.statistics().healthy, f.statistics().closed) == (False, False)
+
+
+@pytest.mark.parametrize("on_error", ["fail", "bisect"])
+def test_a_batcher_that_has_lost_its_device_keeps_nothing_of_the_batch(on_error: Any) -> None:
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def call() -> list[Any]:
+        items = [item(value) for value in (0, 1, -1, 3)]
+        kept.extend([weakref.ref(each) for each in items])
+        futures = [f.submit(each) for each in items]
+        outcomes = [future.exception(30) or future.result(30) for future in futures]
+        kept.extend([weakref.ref(outcome) for outcome in outcomes[:2]])
+        return [type(outcome) for outcome in outcomes]
+
+    executor = TorchExecutor("cpu", batch_sizes=[2])
+    f = batched(Fragile(), max_batch_size=4, max_wait=60, collate=stack(), executor=executor, on_error=on_error)
+    assert call() == [torch.Tensor] * 2 + [ExecutorLost] * 2
+    f.close()
+    assert [each() for each in kept] == [None] * 6
+
+
+# ---- a device that is lost already when it is looked for
+
+
+class Broken(SimulatedDevice):
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.asked = 0
+
+    def enter(self) -> None:
+        self.asked += 1
+        raise torch.AcceleratorError("CUDA error: uncorrectable ECC error encountered")
+
+
+def test_a_device_that_is_lost_when_it_is_entered_is_entered_no_more() -> None:
+    device, told = Broken(), []
+    f: Any = batched(lambda batch: batch, collate=stack(), executor=TorchExecutor(device, on_fatal=told.append))
+    for value in (1, 2):
+        with pytest.raises(ExecutorLost, match="uncorrectable ECC"):
+            f.call(item(value))
+    assert (device.asked, len(told)) == (1, 1)
+    assert not f.statistics().healthy
+
+
+def test_beside_a_device_that_cannot_be_entered_another_serves_all() -> None:
+    device, told = Broken(), []
+    executor = TorchExecutor([device, "cpu"], on_fatal=told.append)
+    f: Any = batched(lambda batch: batch + 1, collate=stack(), executor=executor)
+    assert [f.call(item(value)).item() for value in (1, 2)] == [2, 3]
+    assert (device.asked, len(told)) == (1, 1)
+    assert not f.statistics().healthy

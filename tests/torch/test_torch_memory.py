@@ -17,8 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchlib import batched
-from batchlib.torch import TorchExecutor, pad, stack
+from batchlib import BatchFailed, batched
+from batchlib.torch import SimulatedDevice, TorchExecutor, pad, stack
+from batchlib.torch.collation._structure import flatten
 from batchlib.torch.executor._memory import Limits, attempt, is_fatal, is_out_of_memory, scrub
 
 # ---- telling errors apart
@@ -420,6 +421,74 @@ def test_a_culprit_is_found_by_bisecting_after_memory_ran_out() -> None:
     assert isinstance(outcomes[3], ValueError)
 
 
+def failing_part(ran: list[list[int]], culprit: int = 3) -> Any:
+    """A model that has room for two items, and fails with one of them."""
+
+    def model(items: list[int]) -> list[int]:
+        ran.append(list(items))
+        if len(items) > 2:
+            raise OOM("no room")
+        if culprit in items:
+            raise ValueError("the culprit")
+        return items
+
+    return model
+
+
+def test_the_error_of_one_part_touches_no_other() -> None:
+    ran: list[list[int]] = []
+    f = on_cpu(failing_part(ran), size=8)
+    for _ in range(2):  # cut because it failed, then before it fails
+        outcomes = together(f, list(range(8)))
+        assert [type(outcome) for outcome in outcomes] == [int, int, ValueError, ValueError, int, int, int, int]
+        assert len({id(outcome) for outcome in outcomes}) == 8
+        assert ran[-4:] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_culprits_are_searched_for_in_the_part_that_failed_and_nowhere_else() -> None:
+    ran: list[list[int]] = []
+    f = on_cpu(failing_part(ran), size=6, batch_sizes=[1, 2], on_error="bisect")
+    outcomes = together(f, list(range(6)))
+    assert [type(outcome) for outcome in outcomes] == [int, int, int, ValueError, int, int]
+    assert ran == [[0, 1], [2, 3], [4, 5], [2], [3]]
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_a_part_that_wants_the_program_to_end_is_not_run_again(end: type[BaseException]) -> None:
+    ran: list[list[int]] = []
+
+    def model(items: list[int]) -> list[int]:
+        ran.append(list(items))
+        if 3 in items:
+            raise end
+        return items
+
+    f = on_cpu(model, size=6, batch_sizes=[2], on_error="bisect")
+    outcomes = together(f, list(range(6)))
+    assert [type(outcome) for outcome in outcomes] == [int, int, BatchFailed, BatchFailed, int, int]
+    assert ran == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_of_what_may_not_run_twice_only_the_part_fails_that_found_no_memory() -> None:
+    ran: list[list[int]] = []
+
+    def model(items: list[int]) -> list[int]:
+        ran.append(list(items))
+        if 3 in items:
+            raise OOM("no room")
+        return items
+
+    f = on_cpu(model, size=6, batch_sizes=[2], idempotent=False)
+    outcomes = together(f, list(range(6)))
+    assert [type(outcome) for outcome in outcomes] == [int, int, OOM, OOM, int, int]
+    assert [item for part in ran for item in part] == list(range(6))
+
+
+def test_what_may_not_run_twice_is_not_bisected() -> None:
+    with pytest.raises(TypeError, match=r'on_error="bisect" runs .* again, .* idempotent=False'):
+        on_cpu(lambda items: items, idempotent=False, on_error="bisect")
+
+
 @pytest.mark.parametrize("on_error", ["fail", "bisect"])
 def test_errors_keep_neither_the_models_tensors_nor_the_neighbours_inputs(on_error: str) -> None:
     kept: list[weakref.ref[Any]] = []
@@ -492,6 +561,68 @@ def test_what_may_still_go_on_is_not_scrubbed() -> None:
     assert [str(error) for error in going] == ["1", "2"]
 
 
+def test_a_generator_that_caught_an_error_goes_on_after_it_was_scrubbed() -> None:
+    def echo() -> Any:
+        received = []
+        while True:
+            try:
+                received.append((yield list(received)))
+                if received[-1] == "bad":
+                    raise ValueError(received.pop())
+            except ValueError as error:
+                caught.append(error)
+
+    caught: list[ValueError] = []
+    going = echo()
+    next(going)
+    going.send("first")
+    going.send("bad")
+    going.throw(ValueError("thrown at the place where it pauses"))
+    for error in caught:
+        scrub(error)
+    assert len(caught) == 2
+    assert going.send("last") == ["first", "last"]
+
+
+async def test_a_coroutine_whose_error_was_given_to_somebody_goes_on_after_it_was_scrubbed() -> None:
+    """As a server does that answers with `set_exception` what the function raises on."""
+    asked: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def server() -> None:
+        while True:
+            answer = await asked.get()
+            try:
+                raise ValueError("cannot be answered")
+            except ValueError as error:
+                answer.set_exception(error)
+
+    task = asyncio.create_task(server())
+    for _ in range(2):
+        answer = asyncio.get_running_loop().create_future()
+        await asked.put(answer)
+        with pytest.raises(ValueError, match="cannot be answered") as caught:
+            await asyncio.wait_for(answer, 30)
+        scrub(caught.value)
+    assert not task.done()
+    task.cancel()
+
+
+@pytest.mark.parametrize("thrown", [False, True], ids=["raised", "thrown in"])
+def test_a_generator_that_an_error_has_ended_keeps_nothing_alive(thrown: bool) -> None:
+    def ends() -> Any:
+        big = Big()
+        kept.append(weakref.ref(big))
+        yield
+        raise ValueError
+
+    kept: list[weakref.ref[Big]] = []
+    going = ends()
+    next(going)
+    error = raised(lambda: going.throw(ValueError()) if thrown else next(going))
+    scrub(error)
+    assert kept[0]() is None
+
+
 def test_the_error_of_a_collation_keeps_no_items() -> None:
     kept: list[weakref.ref[Any]] = []
 
@@ -524,7 +655,7 @@ def test_the_error_of_a_batch_of_one_keeps_nothing_either() -> None:
     assert isinstance(error, torch.OutOfMemoryError)
     del future
     gc.collect()  # the batcher's own threads may still be at the end of their work
-    assert [each() for each in kept] == [None, None]
+    assert [each() for each in kept] == [None] * 3  # it was tried twice
 
 
 LIMITED = """
@@ -560,6 +691,177 @@ def test_memory_that_really_runs_out() -> None:
     assert sizes == "[16, 8, 4, 4, 4, 4]"
 
 
+# ---- garbage
+
+
+class Cycle:
+    """Stands for a tensor that nobody can reach, and that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture
+def collections() -> Any:
+    """The generations that are searched for garbage inside the test, by nobody but the executor."""
+    generations: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            generations.append(info["generation"])
+
+    gc.collect()
+    gc.disable()
+    gc.callbacks.append(note)
+    try:
+        yield generations
+    finally:
+        gc.callbacks.remove(note)
+        gc.enable()
+
+
+def old_garbage() -> "weakref.ref[Cycle]":
+    cycle = Cycle()
+    gc.collect()  # what survives is old
+    return weakref.ref(cycle)
+
+
+def littered(sizes: list[int], garbage: "weakref.ref[Cycle]", fits: int, fits_beside_garbage: int) -> Any:
+    def model(items: list[int]) -> list[int]:
+        sizes.append(len(items))
+        if len(items) > (fits if garbage() is None else fits_beside_garbage):
+            raise OOM("no room")
+        return items
+
+    return model
+
+
+def test_what_a_failed_run_left_in_cycles_is_gone_before_its_halves_run(collections: list[int]) -> None:
+    left: list[weakref.ref[Cycle]] = []
+    sizes: list[int] = []
+
+    def model(items: list[int]) -> list[int]:
+        assert all(each() is None for each in left)
+        sizes.append(len(items))
+        if len(items) > 8:
+            left.append(weakref.ref(Cycle()))
+            raise OOM("no room")
+        return items
+
+    f = on_cpu(model)
+    assert together(f, list(range(16))) == list(range(16))
+    assert sizes == [16, 8, 8]
+
+
+def test_memory_that_ran_out_once_does_not_cost_a_search_of_everything(collections: list[int]) -> None:
+    sizes: list[int] = []
+    f = on_cpu(scarce(sizes, [8]))
+    assert together(f, list(range(16))) == list(range(16))
+    assert sizes == [16, 8, 8]
+    assert collections == [1]
+
+
+def test_old_garbage_is_looked_for_once_a_half_finds_no_memory_either(collections: list[int]) -> None:
+    sizes: list[int] = []
+    garbage = old_garbage()
+    collections.clear()
+    f = on_cpu(littered(sizes, garbage, 4, 2))
+    assert together(f, list(range(16))) == list(range(16))
+    assert sizes == [16, 8, 4, 4, 4, 4]
+    assert collections == [1, 2]
+
+
+def test_in_a_batch_that_is_halved_often_everything_is_searched_once(collections: list[int]) -> None:
+    f = on_cpu(scarce([], [1]), size=16)
+    assert together(f, list(range(16))) == list(range(16))
+    assert collections == [1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("device", [lambda: "cpu", lambda: SimulatedDevice(1)], ids=["cpu", "simulated"])
+def test_a_lone_item_fails_only_after_old_garbage_was_looked_for(device: Any, collections: list[int]) -> None:
+    sizes: list[int] = []
+    garbage = old_garbage()
+    f = batched(littered(sizes, garbage, 1, 0), executor=TorchExecutor(device(), oom=(OOM,)))
+    assert f.call(7) == 7
+    assert sizes == [1, 1]
+
+
+def test_old_garbage_is_looked_for_when_a_larger_limit_was_tried_in_vain(collections: list[int]) -> None:
+    """Otherwise a model that was replaced, and is in a cycle, could halve all batches for as long as nobody looks."""
+    sizes: list[int] = []
+    garbage = old_garbage()
+    f = on_cpu(littered(sizes, garbage, 16, 8))
+    while garbage() is not None:
+        assert together(f, list(range(16))) == list(range(16))
+        assert len(sizes) < 100
+    while sizes[-1] < 16:
+        assert together(f, list(range(16))) == list(range(16))
+        assert len(sizes) < 200
+
+
+def test_what_may_not_run_twice_leaves_no_old_garbage_to_the_next(collections: list[int]) -> None:
+    sizes: list[int] = []
+    garbage = old_garbage()
+    f = on_cpu(littered(sizes, garbage, 1, 0), size=1, idempotent=False)
+    with pytest.raises(OOM):
+        f.call(1)
+    assert f.call(2) == 2
+
+
+def test_a_lone_item_is_not_tried_alone_while_it_still_has_fillers() -> None:
+    sizes: list[int] = []
+    f = on_cpu(scarce(sizes, [1]), size=1, batch_sizes=[4])
+    assert together(f, [1]) == [1]
+    assert sizes == [4, 1]
+
+
+# ---- counted
+
+
+def counts(f: Any) -> tuple[int, int]:
+    """Runs that did not fit, and batches that were cut."""
+    counted = f.statistics().executor
+    return counted["out_of_memory"], counted["cut"]
+
+
+@pytest.mark.parametrize("on_error", ["fail", "bisect"])
+def test_statistics_tell_of_memory_that_runs_out(on_error: Any) -> None:
+    f = on_cpu(scarce([], [4]), on_error=on_error)
+    assert counts(f) == (0, 0)
+    together(f, list(range(16)))  # 16, 8, 4, 4, 4, 4
+    assert counts(f) == (2, 1)
+    together(f, list(range(16)))  # cut before it fails
+    assert counts(f) == (2, 2)
+    f.configure(max_batch_size=4)
+    together(f, list(range(4)))
+    assert counts(f) == (2, 2)
+    assert f.statistics().batches == 3
+
+
+def test_a_batch_that_is_halved_once_counts_as_cut() -> None:
+    f = on_cpu(scarce([], [1]), size=2)
+    together(f, [1, 2])
+    assert counts(f) == (1, 1)
+
+
+def test_a_batch_that_only_its_sizes_cut_is_not_counted() -> None:
+    f = on_cpu(scarce([], [4]), batch_sizes=[2, 4])
+    together(f, list(range(16)))
+    assert counts(f) == (0, 0)
+
+
+def test_a_batch_that_runs_without_its_fillers_did_not_fit_and_is_not_cut() -> None:
+    f = on_cpu(scarce([], [3]), size=2, batch_sizes=[4])
+    together(f, list(range(2)))
+    assert counts(f) == (1, 0)
+
+
+def test_every_run_of_a_lone_item_counts() -> None:
+    f = on_cpu(scarce([], [0]), size=1)
+    assert [type(outcome) for outcome in together(f, [1])] == [OOM]
+    assert counts(f) == (2, 0)  # once more when nothing else was on the device
+
+
 # ---- rows
 
 
@@ -582,14 +884,21 @@ def test_a_row_of_an_array_owns_its_memory() -> None:
 
 @pytest.mark.parametrize(
     "give",
-    [list, lambda batch: [row.clone() for row in batch], lambda batch: [{"row": row} for row in batch]],
-    ids=["tensors", "clones", "dicts"],
+    [
+        list,
+        lambda batch: [row.clone() for row in batch],
+        lambda batch: [{"row": row} for row in batch],
+        lambda batch: [["name", 0.5, {"row": row}] for row in batch],
+        lambda batch: [[{"row": row}, "name"] for row in batch],
+    ],
+    ids=["tensors", "clones", "dicts", "numbers first", "numbers last"],
 )
 @pytest.mark.parametrize("mode", ["no_grad", "inference"])
 def test_rows_given_in_a_list_own_their_storage_as_well(give: Any, mode: Any) -> None:
     executor = TorchExecutor("cpu", mode=mode)
     f = batched(lambda batch: give(batch + 1), max_batch_size=4, max_wait=60, collate=stack(), executor=executor)
-    rows = [row["row"] if isinstance(row, dict) else row for row in together(f, [torch.zeros(1000)] * 4)]
+    rows = [flatten(row, lists=True)[0] for row in together(f, [torch.zeros(1000)] * 4)]
+    rows = [leaf for leaves in rows for leaf in leaves if isinstance(leaf, torch.Tensor)]
     assert [row.untyped_storage().nbytes() for row in rows] == [4000] * 4
     for row in rows:
         row += 1

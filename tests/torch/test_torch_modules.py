@@ -11,7 +11,13 @@ import torch
 from torch import nn
 
 from batchlib.protocols import Request
-from batchlib.torch.executor._modules import modules_of, training_layers, training_modules
+from batchlib.torch.executor._modules import (
+    modules_of,
+    norms_over_batch,
+    training_layers,
+    training_modules,
+    warn_of_training,
+)
 
 MODEL = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
 NAMESPACE = types.ModuleType("namespace")
@@ -34,6 +40,18 @@ def through_a_helper(x: Any) -> Any:
 
 def through_a_python_module(x: Any) -> Any:
     return NAMESPACE.model(x)
+
+
+def through_a_class(x: Any) -> Any:
+    return Service.shared(x)
+
+
+def through_a_subclass(x: Any) -> Any:
+    return Heir.shared(x)
+
+
+def through_a_class_attribute(x: Any) -> Any:
+    return HEIR.shared(x)
 
 
 def through_containers(x: Any) -> Any:
@@ -64,6 +82,20 @@ class Service:
     @classmethod
     def kind(cls, x: Any) -> Any:
         return cls.shared(x)
+
+
+class Shared:
+    shared = MODEL
+
+    def embed(self, x: Any) -> Any:
+        return self.shared(x)
+
+
+class Heir(Shared):
+    pass
+
+
+HEIR = Heir()
 
 
 class Slotted:
@@ -106,6 +138,10 @@ USES: dict[str, Any] = {
     "bound": Service().embed,
     "forward": MODEL.forward,
     "class": Service.kind,
+    "attribute of a class": through_a_class,
+    "attribute of a base class": through_a_subclass,
+    "attribute of an object's class": through_a_class_attribute,
+    "bound to an object whose class has it": Heir().embed,
     "object": Service(),
     "slots": Slotted().embed,
     "object calls a global": CallsAGlobal(),
@@ -126,6 +162,8 @@ def test_the_owner_of_a_method_is_looked_at() -> None:
     request = Request((1,), None, 0.0)
     request.owner = Service()
     assert modules_of(Service.embed, [request, request]) == [MODEL]
+    request.owner = Heir()
+    assert modules_of(Heir.embed, [request]) == [MODEL]
     assert modules_of(Service.embed, [Request((1,), None, 0.0)]) == []
 
 
@@ -133,7 +171,11 @@ def test_what_it_does_not_name_is_not_its() -> None:
     def uses_nothing(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.relu(x)
 
+    def makes_one(x: torch.Tensor) -> Any:
+        return Service()
+
     assert modules_of(uses_nothing) == []
+    assert modules_of(makes_one) == []
     assert modules_of(len) == []
 
 
@@ -195,7 +237,7 @@ class Plain(nn.Module):
 
 LAYERS: list[tuple[nn.Module, str | None]] = [
     (nn.BatchNorm1d(2), "statistics"),
-    (nn.BatchNorm2d(2, track_running_stats=False), "statistics"),
+    (nn.BatchNorm2d(2, track_running_stats=False), None),
     (nn.Dropout(0.1), "chance"),
     (nn.Dropout(0.0), None),
     (nn.RReLU(), "chance"),
@@ -219,9 +261,104 @@ def test_what_training_mode_changes(layer: nn.Module, effect: str | None) -> Non
     assert training_modules(model.eval().forward) == []
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize(("layer", "effect"), LAYERS, ids=lambda value: type(value).__name__)
+def test_what_training_mode_changes_in_a_scripted_model(layer: nn.Module, effect: str | None) -> None:
+    model = torch.jit.script(layer.train())
+    assert [found.effect for found in training_layers([model])] == ([] if effect is None else [effect])
+    assert training_layers([model.eval()]) == []
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_dropout_that_was_recorded_in_training_mode_is_found() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).train()
+    traced = torch.jit.trace(model, torch.ones(1, 2), check_trace=False)
+    assert [found.effect for found in training_layers([traced])] == ["chance"]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_model_that_is_frozen_has_no_mode() -> None:
+    frozen = torch.jit.freeze(torch.jit.script(MODEL.eval()))
+    MODEL.train()
+    assert training_layers([frozen]) == norms_over_batch([frozen]) == []
+
+
+WRAPPED: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "compiled": lambda module: torch.compile(module, backend="eager"),  # type: ignore[dict-item, return-value]
+    "traced": torch.fx.symbolic_trace,
+    "parallel": nn.DataParallel,
+}
+
+
+@pytest.mark.parametrize("way", list(WRAPPED))
+def test_what_torch_wraps_around_a_model_changes_nothing_in_training_mode(way: str) -> None:
+    wrapped = WRAPPED[way](nn.Sequential(nn.Linear(2, 2)).train())
+    assert training_layers([wrapped.train()]) == []
+    wrapped = WRAPPED[way](nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)).train())
+    assert [found.effect for found in training_layers([wrapped.train()])] == ["chance"]
+
+
+def test_an_exported_model_says_nothing_of_training() -> None:
+    """It has no `eval()` that could be called."""
+    exported = torch.export.export(nn.Sequential(nn.Linear(2, 2)).eval(), (torch.ones(1, 2),)).module()
+    assert training_layers([exported]) == []
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_scripted_norm_over_the_batch_is_found() -> None:
+    norm = torch.jit.script(nn.BatchNorm1d(2, track_running_stats=False)).eval()
+    assert [found.effect for found in norms_over_batch([norm])] == ["statistics"]
+
+
 def test_one_layer_in_training_mode_is_enough() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(2))).eval()
     model[1][0].train()
     (found,) = training_layers([model])
     assert (str(found), found.module) == ("1.0 (Dropout)", model[1][0])
     assert str(training_layers([model[1][0]])[0]) == "Dropout"
+
+
+def line_of(function: Any) -> tuple[str, int]:
+    return function.__code__.co_filename, function.__code__.co_firstlineno
+
+
+TRAINED = nn.Sequential(nn.Dropout(0.5))
+
+
+def runs_the_trained(x: Any) -> Any:
+    return TRAINED(x)
+
+
+def around(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+PLACES: dict[str, tuple[Any, tuple[str, int]]] = {
+    "function": (runs_the_trained, line_of(runs_the_trained)),
+    "wrapped": (around(runs_the_trained), line_of(runs_the_trained)),
+    "partial": (functools.partial(runs_the_trained), line_of(runs_the_trained)),
+    "model": (TRAINED, line_of(nn.Sequential.forward)),
+    "method": (TRAINED.forward, line_of(nn.Sequential.forward)),
+    "built in": (functools.partial(map, TRAINED), ("type", 1)),
+}
+
+
+@pytest.mark.parametrize("way", list(PLACES))
+def test_the_warning_is_in_the_place_of_the_function(way: str) -> None:
+    function, (file, line) = PLACES[way]
+    with pytest.warns(UserWarning, match=r"f runs a model in training mode \(Sequential\)") as caught:
+        warn_of_training(function, "f", [])
+    assert (caught[0].filename, caught[0].lineno) == (file, line)
+
+
+def test_what_cannot_be_looked_through_fails_nothing() -> None:
+    class Odd(nn.Module):
+        def named_modules(self, *args: Any, **options: Any) -> Any:
+            raise RuntimeError("cannot be listed")
+
+    odd = Odd()
+    warn_of_training(lambda x: odd(x), "f", [])

@@ -1,6 +1,7 @@
 """`pad`: what the function is given, what is told it, and what comes back, for every side, dimension and nesting."""
 
 import asyncio
+import collections
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,18 @@ from hypothesis import strategies as st
 
 from batchlib import batched
 from batchlib.errors import BatchContractError, ItemTooLarge
-from batchlib.torch import pad, unpad
+from batchlib.torch import TorchExecutor, check_batching, pad, unpad, warmup
 
 SIDES = st.sampled_from(["right", "left"])
 
 
 def as_tensors(item: Any) -> Any:
     return torch.from_numpy(item) if isinstance(item, np.ndarray) else item
+
+
+def comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """Torch has no comparison, and no choice of elements, for its rarer dtypes."""
+    return tensor.detach().to(torch.complex128)
 
 
 @given(st.data(), SIDES, st.integers(0, 2), st.integers(0, 2), st.booleans())
@@ -48,10 +54,10 @@ def test_what_the_function_is_given(data: st.DataObject, side: Any, dim: int, ro
     assert (lengths.dtype, mask.dtype, mask.shape) == (torch.int64, torch.bool, (rows, longest))
     assert lengths.tolist() == own + own[:1] * (rows - len(items))
     assert mask.sum(1).tolist() == lengths.tolist()
-    by_position = whole.movedim(dim + 1, 1)
+    by_position = comparable(whole).movedim(dim + 1, 1)
     assert bool((by_position[~mask] == 1).all())
     for row, marked, item in zip(by_position, mask, items, strict=False):
-        assert same(row[marked], as_tensors(leaf_at(item, path)).movedim(dim, 0).contiguous())
+        assert same(row[marked], comparable(as_tensors(leaf_at(item, path))).movedim(dim, 0).contiguous())
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -98,6 +104,32 @@ def test_the_longest_of_a_size_and_one_more() -> None:
         assert collated(collator, [torch.zeros(length)]).args[0].shape == (1, size)
     with pytest.raises(ItemTooLarge, match=r"the item is 9 long, and the largest of sizes= is 8"):
         collator.accept((torch.zeros(9),))
+
+
+@pytest.mark.parametrize("executor", [None, TorchExecutor("cpu")])
+def test_what_is_longer_than_all_sizes_is_refused_and_counted(executor: Any) -> None:
+    events: list[Any] = []
+    call = batched(
+        lambda ids, mask: ids.sum(1), collate=pad(sizes=[4]), oversize="alone", hooks=[events.append], executor=executor
+    )
+    said = "the item is 5 long, and the largest of sizes= is 4: shorten it"
+    with pytest.raises(ItemTooLarge, match=said):
+        call.call([1] * 5)
+    assert isinstance(call.submit([1] * 5).exception(10), ItemTooLarge)
+    with pytest.raises(ItemTooLarge, match=said):
+        list(call.options(timeout=60).map([[1], [1] * 5]))
+    short, long = call.map([[1], [1] * 5], return_exceptions=True)
+    assert (short, type(long)) == (1, ItemTooLarge)
+    assert call.statistics().rejected == 4
+    assert [event.detail for event in events if getattr(event, "error", None) == "ItemTooLarge"] == [said] * 4
+
+
+def test_checking_and_warming_up_refuse_it_too() -> None:
+    call = batched(lambda ids, mask: ids.sum(1), collate=pad(sizes=[4]), executor=TorchExecutor("cpu"))
+    with pytest.raises(ItemTooLarge, match="the item is 5 long"):
+        check_batching(call, [[1], [1] * 5])
+    with pytest.raises(ItemTooLarge, match="the item is 5 long"):
+        warmup(call, [[1] * 5])
 
 
 def test_a_multiple_and_one_more() -> None:
@@ -160,6 +192,38 @@ def test_several_parameters_are_padded_each_to_its_own_length() -> None:
         collator.uncollate(batch.args[1], batch, "auto")
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=12), st.booleans())
+def test_what_several_parameters_compute_never_exceeds_the_limit(lengths: list[tuple[int, int]], rounded: bool) -> None:
+    """Not even if the one that is long here is short there."""
+    computed: list[int] = []
+
+    @batched(collate=pad(multiple_of=4 if rounded else None), max_batch_cost=48, max_wait=0)
+    def model(source: Any, target: Any, mask: Any) -> Any:
+        computed.append(source.numel() + target.numel())
+        return [len(row) for row in source]
+
+    async def everybody() -> list[Any]:
+        return await asyncio.gather(*(model([1] * one, [1] * other) for one, other in lengths))
+
+    asyncio.run(everybody())
+    assert max(computed) <= 48
+
+
+async def test_what_several_parameters_compute_fills_the_limit() -> None:
+    sizes: list[int] = []
+
+    @batched(collate=pad(mask=False), max_batch_cost=40, max_batch_size=8)
+    def model(source: Any, target: Any, lengths: Any) -> Any:
+        sizes.append(len(source))
+        return source.sum(1)
+
+    crossed = [model([1] * 10, [1]), model([1], [1] * 10)]  # 2 rows of 10 + 10 are 40
+    await asyncio.gather(*crossed)
+    await asyncio.gather(*(model([1] * 9, [1]) for _ in range(4)))
+    await asyncio.gather(model([1] * 11, [1]), model([1], [1] * 10))
+    assert sizes == [2, 4, 1, 1]
+
+
 def test_the_function_gets_what_it_takes() -> None:
     options = pad(mask="attention_mask", lengths=False)
     assert options.names == ("attention_mask",)
@@ -217,9 +281,74 @@ def test_a_leaf_to_be_cut_must_be_there() -> None:
         outcomes(started(pad(unpad="tokens")), [[1, 2]], lambda x, mask, lengths: {"ids": x})
 
 
-def test_a_list_is_not_cut() -> None:
-    rows = outcomes(started(pad(unpad=True)), [[1], [1, 2]], lambda x, mask, lengths: list(x))
-    assert [row.tolist() for row in rows] == [[1, 0], [1, 2]]
+LISTED: dict[str, Any] = {
+    "tensors": lambda x: list(x),
+    "arrays": lambda x: list(x.numpy()),
+    "numbers": lambda x: x.tolist(),
+    "another sequence": lambda x: collections.deque(x),
+    "in dicts": lambda x: [{"deep": (row,), "score": 0.5} for row in x],
+    "behind a text": lambda x: [["name", row] for row in x],
+}
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("executor", [None, TorchExecutor("cpu")], ids=["usual", "torch"])
+@pytest.mark.parametrize("listed", LISTED)
+def test_what_is_in_a_list_is_cut(listed: str, executor: Any, side: Any) -> None:
+    options = {} if executor is None else {"executor": executor}
+    f = batched(
+        lambda x, mask: LISTED[listed](x), collate=pad(unpad=True, side=side), max_batch_size=2, max_wait=60, **options
+    )
+    rows: list[Any] = [row["deep"][0] if "dict" in listed else row for row in f.map([[5], [6, 7]])]
+    rows = [row[1] if "text" in listed else row for row in rows]
+    assert [list(row) for row in rows] == [[5], [6, 7]]
+    if hasattr(rows[0], "nbytes"):
+        rows[0][:] = 0
+        assert list(rows[1]) == [6, 7]
+
+
+def test_in_a_list_only_what_is_named_is_cut_and_errors_stay() -> None:
+    error = KeyError("mine")
+
+    def function(x: torch.Tensor, mask: Any, lengths: Any) -> list[Any]:
+        return [error, {"deep": {"a": x[1], "b": x[1]}, "kept": x[1]}, {"deep": {"a": x[2, :2]}, "kept": x[2]}]
+
+    rows = outcomes(started(pad(unpad="deep")), [[1, 2, 3], [4], [5, 6]], function)
+    assert rows[0] is error
+    assert [each.tolist() for each in rows[1]["deep"].values()] == [[4], [4]]
+    assert rows[1]["kept"].tolist() == [4, 0, 0]
+    assert rows[2]["deep"]["a"].tolist() == [5, 6]  # so long already
+
+
+def test_other_dimensions_are_cut_in_a_list_too() -> None:
+    items = [torch.ones(2, n) for n in (1, 3)]
+    rows = outcomes(started(pad(unpad=True, dim=1)), items, lambda x, mask, lengths: list(x))
+    assert [tuple(row.shape) for row in rows] == [(2, 1), (2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("options", "result", "said"),
+    [
+        ({}, lambda x: [row[:2] for row in x], r"padded length on axis 0 .*: 3; an element has shape \(2,\)"),
+        ({}, lambda x: [{"a": row.sum()} for row in x], r"`a` has shape \(\)"),
+        ({}, lambda x: [["a", "b"] for _ in x], r"an element has shape \(2,\)"),
+        ({"unpad": "deep"}, lambda x: [{"a": row} for row in x], "must name leaves of the result: deep is none of a"),
+    ],
+)
+def test_what_cannot_be_cut_in_a_list_is_refused(options: Any, result: Any, said: str) -> None:
+    with pytest.raises(BatchContractError, match=said):
+        outcomes(started(pad(**{"unpad": True, **options})), [[1], [1, 2, 3]], lambda x, mask, lengths: result(x))
+
+
+def test_a_path_stands_for_all_that_is_in_it() -> None:
+    collator = started(pad({"deep": 7, "deep.b": 8}, only=("deep", "ids"), unpad="hidden"))
+    items = [{"deep": {"a": [1] * n, "b": [1] * n}, "ids": [1] * n, "fixed": [1, 2, 3]} for n in (1, 2)]
+    rows = outcomes(collator, items, lambda x, mask, lengths: {"hidden": (x["ids"], x["ids"]), "all": x})
+    assert [[layer.tolist() for layer in row["hidden"]] for row in rows] == [[[1], [1]], [[1, 1], [1, 1]]]
+    padded = {"deep": {"a": [1, 7], "b": [1, 8]}, "ids": [1, 0], "fixed": [1, 2, 3]}
+    assert {
+        k: {n: e.tolist() for n, e in v.items()} if k == "deep" else v.tolist() for k, v in rows[0]["all"].items()
+    } == padded
 
 
 @pytest.mark.parametrize("lengths", [[1, 3], (1, 3), torch.tensor([1, 3]), np.array([1, 3])])
@@ -294,3 +423,36 @@ def test_stretching(length: int) -> None:
 def test_options_that_mean_nothing(options: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         pad(**options)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        torch.tensor([True, True]),
+        np.array([True, False]),
+        [True, 2],
+        [np.True_, 2],
+        [1.9, 3],
+        [1.0, 3.0],
+        torch.tensor([1.0, 2.0]),
+        ["1", "2"],
+        torch.tensor(2),
+        torch.ones(2, 3, dtype=torch.int64),
+        3,
+    ],
+    ids=repr,
+)
+def test_lengths_that_are_no_whole_numbers_are_not_rounded(lengths: Any) -> None:
+    with pytest.raises(TypeError, match="lengths must be a sequence of whole numbers, or a tensor of them, not"):
+        unpad(torch.zeros(2, 3), lengths)
+
+
+def test_unpad_takes_whole_numbers_of_any_kind() -> None:
+    for lengths in ([np.int32(1), torch.tensor(3)], (1, 3), np.array([1, 3], np.uint8), {1: 0, 3: 0}):
+        assert [len(row) for row in unpad(torch.zeros(2, 3), lengths)] == [1, 3]
+
+
+@pytest.mark.parametrize("dim", [-1, True, 0.5, "0"])
+def test_unpad_counts_dimensions_from_the_first(dim: Any) -> None:
+    with pytest.raises(ValueError, match=r"dim must be a whole number >= 0, counted from the first dimension, not"):
+        unpad(torch.zeros(2, 3), [1, 1], dim=dim)

@@ -1,5 +1,6 @@
 """The way of one batch after the other, on the CPU and on a device with a memory of its own."""
 
+from collections import UserList, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -8,11 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from batchlib import batched
 from batchlib._core._execution import Allocate, Collated
+from batchlib.torch import TorchExecutor, stack
+from batchlib.torch.collation._structure import flatten
+from batchlib.torch.device import _arena
 from batchlib.torch.device._arena import ALIGNMENT, Arena
 from batchlib.torch.device._device import CpuDevice
 from batchlib.torch.device._ring import Buffers, Direct, Pipeline, Results, pipeline_for
 from batchlib.torch.device._simulated import SimulatedDevice
+from batchlib.torch.executor._executor import Mode
 
 Way = Direct | Pipeline
 WAYS: dict[str, Callable[[Results], Way]] = {
@@ -154,6 +160,22 @@ def test_a_tensor_on_another_device_is_refused_by_both_names(way: Way) -> None:
     assert run(way, values, torch.ones(2), buffers=buffers)[0].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("as_result", [lambda t: t, lambda t: (t, {"all": t.clone()}), list, lambda t: [[t[0], 3]]])
+@pytest.mark.parametrize("mode", ["no_grad", "inference", "grad"])
+def test_rows_have_a_graph_for_gradients_if_the_mode_says_so(mode: Mode, as_result: Callable[[Tensor], Any]) -> None:
+    """Even if the function switches gradients on by itself: a row would keep what its whole batch has computed."""
+    weight = torch.ones(2, requires_grad=True)
+
+    def function(x: Tensor) -> Any:
+        with torch.inference_mode(False), torch.enable_grad():
+            return as_result(x.clone() * weight)
+
+    with batched(function, collate=stack(), executor=TorchExecutor("cpu", mode=mode)) as f:
+        found, _ = flatten(f.call(torch.ones(2)), lists=True)
+    for row in found:
+        assert not isinstance(row, Tensor) or (row.tolist(), row.requires_grad) == ([1, 1], mode == "grad")
+
+
 def test_what_a_function_raises_is_raised_and_the_buffers_serve_on(way: Way) -> None:
     def fail(collated: Collated) -> Any:
         raise ValueError("no")
@@ -212,6 +234,205 @@ def test_results_that_stay_on_the_device_share_nothing_with_the_next_batch() -> 
     ]
 
 
+class Staged(CpuDevice):
+    """One that has a memory of its own, by another name, and is never late."""
+
+    staged = True
+
+
+class Asked(SimulatedDevice):
+    """Counts what it is asked for."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.buffers = 0
+        super().__init__(seed)
+
+    def device_buffer(self, nbytes: int) -> Tensor:
+        self.buffers += 1
+        return super().device_buffer(nbytes)
+
+
+class Box:
+    """What no walker looks into."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+def in_an_error(x: Tensor) -> Any:
+    error = ValueError("no")
+    error.x = x  # type: ignore[attr-defined]
+    return error
+
+
+KEEPERS: dict[str, Callable[[Tensor], Any]] = {
+    "itself": lambda x: x,
+    "a row": lambda x: x[1],
+    "an object": Box,
+    "a deque": deque,
+    "a list of its own": UserList,
+    "an error": in_an_error,
+    "an array": lambda x: x.numpy(),
+    "a storage": lambda x: x.untyped_storage(),
+    "a graph for gradients": lambda x: (x * torch.ones(3, requires_grad=True)).sum(),
+    "a closure": lambda x: lambda: x,
+    "a generator": lambda x: iter([x]),
+    "sparse": lambda x: torch.sparse_coo_tensor(torch.tensor([[0, 1]]), x, (2, 3), check_invariants=True),
+    "a capsule": lambda x: x[0].__dlpack__(),
+}
+MAKERS: dict[str, Callable[[], Pipeline]] = {
+    "staged": lambda: Pipeline(Staged()),
+    "simulated": lambda: Pipeline(SimulatedDevice(5)),
+    "lazy": lambda: Pipeline(SimulatedDevice(5, busy=0)),
+    "device": lambda: Pipeline(SimulatedDevice(5), results="device"),
+}
+
+
+@pytest.mark.parametrize("torch_tells", [True, False])
+@pytest.mark.parametrize("keeper", KEEPERS)
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_a_function_has_kept_of_its_inputs_is_not_written_again(
+    monkeypatch: pytest.MonkeyPatch, make: str, keeper: str, torch_tells: bool
+) -> None:
+    if not torch_tells:
+        monkeypatch.setattr(_arena, "_references", None)
+    way = opened(MAKERS[make]())
+    kept: list[Any] = []
+    places: set[int] = set()
+
+    def function(collated: Collated) -> Any:
+        kept.append(KEEPERS[keeper](collated.args[0]))
+        places.add(collated.args[0].untyped_storage().data_ptr())
+        return collated.args[0] + 1
+
+    ring = [way.buffers() for _ in range(2)]
+    for number in range(6):
+        buffers = ring[number % 2]
+        run(way, function, torch.full((2, 3), float(number)), buffers=buffers)
+        way.clear(buffers)
+    assert len(places) == 6
+
+
+@pytest.mark.parametrize("results", ["host", "device"])
+def test_memory_that_nobody_has_kept_serves_again(results: Results) -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def function(collated: Collated) -> Any:
+        x = collated.args[0]
+        seen.append(x)
+        seen.clear()
+        return [row.sum() for row in x], (x * weight).detach(), x.add_(1).numpy().sum()
+
+    seen: list[Tensor] = []
+    device = Asked()
+    way = opened(Pipeline(device, results=results))
+    ring = [way.buffers() for _ in range(2)]
+    for number in range(40):
+        buffers = ring[number % 2]
+        run(way, function, torch.full((2, 3), float(number)), buffers=buffers)
+        way.clear(buffers)
+    assert device.buffers == 2
+
+
+@pytest.mark.parametrize("results", ["host", "device"])
+def test_an_executor_keeps_nothing_of_a_batchs_inputs(results: Results) -> None:
+    """Its threads and the errors that callers keep would otherwise cost new memory for each batch."""
+    device = Asked()
+    errors: list[Any] = []
+
+    def double(x: Tensor) -> Tensor:
+        doubled = x * 2
+        if doubled[0, 0] > 20:
+            raise ValueError("too large")
+        return doubled
+
+    with batched(double, collate=stack(), executor=TorchExecutor(device, results=results)) as f:
+        for number in range(40):
+            outcome = f.submit(torch.full((2,), float(number)))
+            errors.append(outcome.exception(30))
+    assert sum(isinstance(error, ValueError) for error in errors) == 29
+    assert device.buffers <= 2
+
+
+def test_memory_that_was_kept_for_a_while_goes_back_to_the_device() -> None:
+    device = SimulatedDevice(3)
+    way = opened(Pipeline(device))
+    recent: deque[Tensor] = deque(maxlen=3)
+    places: set[int] = set()
+
+    def function(collated: Collated) -> Tensor:
+        recent.append(collated.args[0])
+        places.add(collated.args[0].data_ptr())
+        return sum(recent, torch.zeros(()))
+
+    buffers = way.buffers()
+    for number in range(60):
+        found = run(way, function, torch.full((), float(number)), buffers=buffers)
+        assert found.item() == sum(range(max(0, number - 2), number + 1))
+        way.clear(buffers)
+    assert len(places) < 15
+
+
+def test_what_a_failed_function_has_kept_is_not_written_again() -> None:
+    way = opened(Pipeline(SimulatedDevice(4)))
+    kept: list[Tensor] = []
+
+    def fail(collated: Collated) -> Any:
+        kept.append(collated.args[0])
+        raise ValueError("no")
+
+    buffers = way.buffers()
+    for number in range(4):
+        with pytest.raises(ValueError, match="no"):
+            run(way, fail, torch.full((2,), number), buffers=buffers)
+        way.clear(buffers)
+    assert [each.tolist() for each in kept] == [[number] * 2 for number in range(4)]
+
+
+def test_what_is_begun_on_a_handed_out_input_is_not_overtaken_by_the_next_batch() -> None:
+    """Nobody waits for it, and the input may be let go of meanwhile."""
+    for seed in range(20):
+        device = SimulatedDevice(seed)
+        way = opened(Pipeline(device))
+        buffers = way.buffers()
+        for number in range(3):
+            box = run(way, lambda c: Box(c.args[0]), torch.full((2,), number), buffers=buffers)
+            device.launch(lambda c: c.args[0] + 1, Collated((box.held,), {}, 1, 1))
+            del box
+            way.clear(buffers)
+        device.synchronize_all()
+        assert not device.reads_out_of_order
+
+
+@pytest.mark.parametrize("device", [Staged(), SimulatedDevice(6), SimulatedDevice(6, busy=0)])
+@pytest.mark.parametrize("results", ["host", "device", "numpy"])
+@pytest.mark.parametrize("container", [Box, deque, UserList])
+def test_callers_keep_what_a_function_hands_out_in_objects(device: Any, results: Results, container: Any) -> None:
+    history: list[Tensor] = []
+
+    def hand_out(x: Tensor) -> list[Any]:
+        history.append(x[0])
+        return [container(row) for row in x]
+
+    with batched(hand_out, collate=stack(), executor=TorchExecutor(device, results=results)) as f:
+        found = [f.call(torch.full((2,), float(number))) for number in range(8)]
+    rows = [[float(each) for each in (one.held if container is Box else one)] for one in found]
+    assert rows == [[number] * 2 for number in range(8)]
+    assert [each.tolist() for each in history] == rows
+
+
+def test_memory_in_use_is_told_by_any_reference_to_it() -> None:
+    memory = torch.empty(64, dtype=torch.uint8)
+    alone = _arena.holders(memory)
+    for keeper in KEEPERS.values():
+        x = memory.view(torch.float32)[:6].view(2, 3)
+        kept = keeper(x)
+        del x
+        assert _arena.holders(memory) != alone
+        del kept
+        assert _arena.holders(memory) == alone
+
+
 def test_memory_grows_with_the_batches_and_then_stays() -> None:
     asked: list[int] = []
 
@@ -229,6 +450,18 @@ def test_memory_grows_with_the_batches_and_then_stays() -> None:
     # One after the other at first; from the second time on, one that holds them all.
     assert asked == [4096, 8192, 65536, 65536]
     assert arena.chunks == []
+
+
+@pytest.mark.parametrize(("wanted", "asked"), [(33, 64), (64, 64), (65, 128), (560, 576)])
+def test_large_batches_take_little_more_memory_than_they_need(wanted: int, asked: int) -> None:
+    sizes: list[int] = []
+
+    def make(nbytes: int) -> Tensor:
+        sizes.append(nbytes)
+        return torch.empty(nbytes, dtype=torch.uint8)  # which the system gives once it is written to
+
+    Arena(make).allocate((wanted << 20,), torch.uint8)
+    assert sizes == [asked << 20]
 
 
 def test_tensors_of_a_batch_lie_apart() -> None:
@@ -294,5 +527,5 @@ def test_what_is_on_the_device_stays_there_and_what_is_on_the_host_goes_there() 
     way = opened(Pipeline(Elsewhere(), results="device"))
     stayed, moved, kept = run(way, lambda c: (c.args[0] + 1, c.args[0], here), there)
     assert stayed.device.type == moved.device.type == "meta"
-    assert moved is not there  # the caller's own is no result
+    assert moved is there  # what a function hands on, as on the CPU
     assert kept is here

@@ -1,5 +1,7 @@
 """The simulated device takes the liberties of a real one, and no others; every safeguard that is left out shows."""
 
+import copy
+import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from batchlib._core._execution import Collated
+from batchlib.torch import TorchExecutor
 from batchlib.torch.device._arena import Arena
 from batchlib.torch.device._device import Device
 from batchlib.torch.device._graphs import Graphs
@@ -109,9 +112,14 @@ class DropsOutputs(Pipeline):
         buffers.held = None
 
 
-class GivesInputsAway(Pipeline):
-    def _settled(self, memory: set[int], leaf: Any) -> Any:
-        return super()._settled(set(), leaf)
+class WritesWhatOthersHave(Pipeline):
+    class Greedy(Arena):
+        def let_go(self) -> None: ...
+
+    def buffers(self) -> Buffers:
+        made = super().buffers()
+        made.inputs = self.Greedy(self._device.host_buffer)
+        return made
 
 
 def test_the_pipeline_is_right_in_every_schedule(seed: int) -> None:
@@ -138,7 +146,7 @@ def test_the_pipeline_is_right_in_every_schedule(seed: int) -> None:
         {"pipeline": SharesInputs},
         {"pipeline": SharesOutputs},
         {"pipeline": DropsOutputs},
-        {"pipeline": GivesInputsAway},
+        {"pipeline": WritesWhatOthersHave},
         {"copy": lambda tensor: tensor},
     ],
     ids=lambda left_out: next(getattr(each, "__name__", "?").strip("<>") for each in left_out.values()),
@@ -160,6 +168,24 @@ def test_equal_seeds_have_equal_schedules() -> None:
     traces = [trace(number) for number in range(20)]
     assert traces == [trace(number) for number in range(20)]
     assert len({str(each) for each in traces}) > 10
+
+
+def test_a_pickled_device_begins_anew_with_the_same_seed() -> None:
+    def trace(device: Device) -> list[list[int]]:
+        streams = [device.stream() for _ in range(3)]
+        target, seen = torch.zeros(12, dtype=torch.uint8), []
+        for each in range(12):
+            device.copy(streams[each % 3], target[each : each + 1], torch.ones(1, dtype=torch.uint8))
+            seen.append(target.tolist())
+        return seen
+
+    for number in range(10):
+        for busy in (None, 0.5):
+            device = SimulatedDevice(number, busy=busy)
+            before = trace(device)
+            for again in (pickle.loads(pickle.dumps(device)), copy.deepcopy(TorchExecutor(device)).device):
+                assert isinstance(again, SimulatedDevice)
+                assert trace(again) == before
 
 
 def test_nothing_runs_before_somebody_waits_for_it_if_the_device_is_lazy() -> None:
@@ -211,7 +237,6 @@ def test_a_result_is_garbage_until_its_turn_comes() -> None:
     result = device.launch(double, batch(inputs))
     assert seen == [[1.0, 2.0]]  # what it will read
     assert result.isnan().all()
-    assert inputs.isnan().all()
     device.synchronize_all()
     assert result.tolist() == [2.0, 4.0]
     assert seen == [[1.0, 2.0]]
@@ -270,9 +295,41 @@ def test_what_a_function_began_before_an_error_still_reads() -> None:
     with pytest.raises(ValueError, match=r"3\.0"):
         device.launch(fail, batch(inputs))
     device.synchronize(copied)
-    inputs.zero_()  # before it has computed
+    other, overwritten = device.stream(), device.event()
+    device.copy(other, inputs, torch.zeros(12, dtype=torch.uint8).view(inputs.dtype))
+    device.record(overwritten, other)
+    device.synchronize(overwritten)  # before it has computed
     device.synchronize_all()
     assert device.reads_out_of_order == 1
+    assert inputs.isnan().all()
+
+
+def test_what_a_function_is_given_is_the_devices_memory() -> None:
+    device = SimulatedDevice(busy=0)
+    inputs, copied = staged(device, torch.ones(3))
+    device.wait(device.compute_stream(), copied)
+    kept: list[Tensor] = []
+    device.launch(lambda collated: kept.append(collated.args[0][1:]), batch(inputs))
+    assert kept[0].tolist() == [1, 1]  # for the functions that come after this one in the stream
+    device.synchronize_all()
+    assert kept[0].tolist() == [1, 1]
+    stream, event = device.stream(), device.event()
+    device.copy(stream, inputs, torch.full((3,), 2.0))
+    device.record(event, stream)
+    device.synchronize(event)
+    assert kept[0].tolist() == [2, 2]
+    assert not device.reads_out_of_order
+
+
+def test_functions_that_read_the_same_memory_see_it_one_after_the_other() -> None:
+    device = SimulatedDevice(busy=0)
+    inputs, copied = staged(device, torch.ones(3))
+    device.wait(device.compute_stream(), copied)
+    results = [device.launch(lambda collated: collated.args[0].add_(1).clone(), batch(inputs)) for _ in range(3)]
+    device.synchronize_all()
+    assert [result.tolist() for result in results] == [[2] * 3, [3] * 3, [4] * 3]
+    assert inputs.tolist() == [4] * 3
+    assert not device.reads_out_of_order
 
 
 def test_sparse_results_pass() -> None:

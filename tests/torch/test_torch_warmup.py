@@ -75,6 +75,112 @@ def test_batches_that_cost_too_much_are_left_out_as_they_will_never_come() -> No
     assert set(model.shapes) == {(8, 4), (4, 4), (2, 4), (1, 4), (2, 16), (1, 16)}
 
 
+def test_the_largest_batch_that_a_cost_allows_is_run_first() -> None:
+    model = Model()
+    f: Any = batched(
+        model, max_batch_size=64, max_batch_cost=768, collate=pad(sizes=[16]), executor=TorchExecutor("cpu")
+    )
+    assert [(each.rows, each.length) for each in warmup(f, [torch.ones(3)])] == [
+        (rows, 16) for rows in (48, 32, 16, 8, 4, 2, 1)
+    ]
+    f = batched(model, max_batch_size=None, max_batch_cost=3000, collate=pad(sizes=[1]), executor=TorchExecutor("cpu"))
+    assert [each.rows for each in warmup(f, [torch.ones(1)])][:2] == [3000, 2048]
+    f = batched(model.stacked, max_batch_size=1500, collate=stack(), executor=TorchExecutor("cpu"))
+    assert [each.rows for each in warmup(f, [torch.ones(1)])][:2] == [1500, 1024]
+
+
+@pytest.mark.parametrize("sizes", [None, [2, 8]])
+def test_what_is_over_a_limit_and_runs_alone_is_run_alone(sizes: Any) -> None:
+    model = Model()
+    executor = TorchExecutor("cpu", batch_sizes=sizes)
+    options: dict[str, Any] = {"max_batch_size": 8, "max_batch_cost": 10, "oversize": "alone", "executor": executor}
+    f: Any = batched(model, collate=pad(), **options)
+    rows = 1 if sizes is None else 2
+    assert [(each.rows, each.length) for each in warmup(f, [torch.ones(30)])] == [(rows, 30)]
+    g: Any = batched(model, collate=pad(sizes=[5, 30]), **options)
+    warmed = [(each.rows, each.length) for each in warmup(g, [torch.ones(5)])]
+    assert warmed == ([(1, 30), (2, 5), (1, 5)] if sizes is None else [(2, 30), (2, 5)])
+
+
+def test_what_is_warmed_is_what_batches_have() -> None:
+    """Of all numbers of calls together, each has a shape that was run before, or none is as large."""
+    model = Model()
+    executor = TorchExecutor("cpu", batch_sizes=[1, 3, 8])
+    f: Any = batched(
+        model, max_batch_size=6, max_batch_cost=40, max_wait=60, collate=pad(sizes=[4, 16]), executor=executor
+    )
+    warmup(f, [torch.ones(2)])
+    warmed = set(model.shapes)
+    model.shapes.clear()
+    for length, most in ((4, 6), (16, 2)):
+        for size in range(1, most + 1):
+            f.configure(max_batch_size=size)
+            for future in [f.submit(torch.ones(length)) for _ in range(size)]:
+                future.result(30)
+    assert set(model.shapes) == warmed
+
+
+def test_each_parameter_has_a_length_of_its_own() -> None:
+    shapes: list[Any] = []
+
+    def function(left: torch.Tensor, right: torch.Tensor, *, lengths: Any) -> torch.Tensor:
+        shapes.append((tuple(left.shape), tuple(right.shape)))
+        return left.sum(1) + right.sum(1)
+
+    f: Any = batched(function, max_batch_size=1, collate=pad(sizes=[2, 4]), executor=TorchExecutor("cpu"))
+    warmup(f, [(torch.ones(1), torch.ones(1))])
+    assert set(shapes) == {((1, left), (1, right)) for left in (2, 4) for right in (2, 4)}
+
+
+def test_a_cost_of_ones_own_hides_no_length() -> None:
+    model = Model()
+    f: Any = batched(
+        model,
+        max_batch_size=2,
+        max_batch_cost=2,
+        cost=lambda item: 1,
+        collate=pad(sizes=[4, 16]),
+        executor=TorchExecutor("cpu"),
+    )
+    warmup(f, [torch.ones(3)])
+    assert set(model.shapes) == {(rows, length) for rows in (1, 2) for length in (4, 16)}
+
+
+def test_of_items_without_a_length_the_largest_come_first() -> None:
+    model = Model()
+    f: Any = batched(model.stacked, max_batch_size=2, collate=stack(), executor=TorchExecutor("cpu"))
+    warmup(f, [torch.ones(5), torch.ones(100), torch.ones(7)])
+    assert model.shapes[::2] == [(2, 100), (1, 100), (2, 7), (2, 5), (1, 7), (1, 5)]
+
+
+def test_rows_that_no_batch_can_have_are_refused_and_both_limits_named() -> None:
+    def refused(executor: TorchExecutor, sizes: list[int]) -> str:
+        f = batched(lambda batch: batch, collate=stack(), max_batch_size=32, executor=executor)
+        with pytest.raises(ValueError, match="batch_sizes must be numbers of rows that a batch can have") as caught:
+            warmup(f, [torch.ones(3)], batch_sizes=sizes)
+        return str(caught.value)
+
+    for executor, sizes in ((TorchExecutor("cpu", batch_sizes=[1, 2]), [3]), (TorchExecutor("cpu"), [64])):
+        text = refused(executor, sizes)
+        assert f"not {sizes}: max_batch_size is 32" in text
+        assert f"TorchExecutor(batch_sizes=) is {executor.batch_sizes}" in text
+    assert "not []" in refused(TorchExecutor("cpu"), [])
+    unlimited: Any = batched(
+        lambda batch: batch, collate=stack(), max_batch_size=None, executor=TorchExecutor("cpu", batch_sizes=[2])
+    )
+    with pytest.raises(ValueError, match="max_batch_size is None"):
+        warmup(unlimited, [torch.ones(3)], batch_sizes=[3])
+
+
+def test_rows_that_were_asked_for_and_cost_too_much_are_left_out() -> None:
+    f: Any = batched(
+        Model(), max_batch_size=8, max_batch_cost=16, collate=pad(sizes=[4]), executor=TorchExecutor("cpu")
+    )
+    assert [each.rows for each in warmup(f, [torch.ones(3)], batch_sizes=[8, 4, 1])] == [4, 1]
+    with pytest.raises(ValueError, match=r"no batch can hold 8 of the examples: raise max_batch_cost"):
+        warmup(f, [torch.ones(3)], batch_sizes=[8])
+
+
 def test_a_batch_that_is_filled_up_counts_by_its_items() -> None:
     """Five items of length 4 are all that a cost of 20 allows, and come as eight rows."""
     model = Model()
@@ -82,6 +188,16 @@ def test_a_batch_that_is_filled_up_counts_by_its_items() -> None:
     f: Any = batched(model, max_batch_size=16, max_batch_cost=20, collate=pad(sizes=[4]), executor=executor)
     warmup(f, [torch.ones(3)])
     assert set(model.shapes) == {(8, 4), (2, 4)}
+
+
+def test_sizes_beyond_what_a_batch_can_hold_are_left_out_unless_asked_for() -> None:
+    model = Model()
+    executor = TorchExecutor("cpu", batch_sizes=[2, 8, 16, 32])
+    f: Any = batched(model.stacked, max_batch_size=5, collate=stack(), executor=executor)
+    assert [each.rows for each in warmup(f, [torch.ones(3)])] == [8, 2]
+    f.configure(max_batch_size=9)
+    assert [each.rows for each in warmup(f, [torch.ones(3)])] == [16, 8, 2]
+    assert [each.rows for each in warmup(f, [torch.ones(3)], batch_sizes=[32])] == [32]
 
 
 def test_every_kind_of_example_is_run_once() -> None:
@@ -201,7 +317,7 @@ def test_wrong_arguments() -> None:
     with pytest.raises(ValueError, match="at least one example"):
         warmup(f, torch.ones(0, 3))
     limited: Any = batched(lambda batch, mask: batch, collate=pad(), max_batch_cost=2, executor=TorchExecutor("cpu"))
-    with pytest.raises(ValueError, match=r"no batch can hold even one of the examples: raise max_batch_cost"):
+    with pytest.raises(ValueError, match=r"no batch can hold one of the examples: raise max_batch_cost"):
         warmup(limited, [torch.ones(3)])
     with pytest.raises(ValueError, match="batch_sizes"):
         warmup(f, [torch.ones(3)], batch_sizes=[0])

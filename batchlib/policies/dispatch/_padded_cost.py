@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..._context import number
 from ..._core._request import Request
+from ..structures._lengths import longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class PaddedCostLimiter:
 
 
 class PaddedCostRoom:
-    """Knows how many there are and how long the longest is."""
+    """Knows how many there are and how long the longest is, on each of several lengths."""
 
     __slots__ = ("_longest", "_max_cost", "_size")
 
@@ -59,10 +60,10 @@ class PaddedCostRoom:
         self._size = 0
 
     def add(self, request: Request) -> bool:
-        longest = max(self._longest, request.cost)
-        if (self._size + 1) * longest > self._max_cost:
+        row = longest(self._longest, request.cost)
+        if (self._size + 1) * row > self._max_cost:
             return False
-        self._longest = longest
+        self._longest = row
         self._size += 1
         return True
 

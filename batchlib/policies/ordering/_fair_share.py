@@ -70,7 +70,7 @@ class FairShareOrdering(Accounts):
         if account is None:
             weight = self._weights.get(tenant, self._default_weight)
             if weight is None:
-                known = ", ".join(map(repr, islice(self._weights, 10))) or "none"
+                known = ", ".join([repr(tenant) for tenant in islice(self._weights, 10)]) or "none"
                 raise ValueError(f"tenant {tenant!r} has no weight (known: {known}): add it, or set default_weight")
             return Account(tenant, weight, self._within.start())
         if not account.waiting:

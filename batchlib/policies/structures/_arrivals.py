@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..._core._request import Request
 from ..._core._transitions import State
 
+_WAITING = State.WAITING
 _FEW = 128  # stale entries that are not worth a pass in a long queue
 
 
@@ -39,7 +40,7 @@ class Arrivals:
         return self._requests[0].sequence  # a stale entry never stays at the front
 
     def dispatched(self, requests: Sequence[Request], now: float) -> None:
-        waiting, queue = State.WAITING, self._requests
+        waiting, queue = _WAITING, self._requests
         stale = self._stale + len(requests)
         while stale and queue[0].state is not waiting:
             queue.popleft()

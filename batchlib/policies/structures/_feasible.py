@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 
 from ..._core._protocols import Group
 from ..._core._request import Request
@@ -48,8 +48,9 @@ def best_batch(
 
 def within_limits(group: Group, run: Sequence[Request]) -> tuple[Sequence[Request], bool]:
     """As much of it as the limits allow, and whether they closed it. Who fits into no room at all may run alone."""
-    room = group.room()
-    fitting = len(list(takewhile(room.add, run)))
+    room, fitting = group.room(), 0
+    while fitting < len(run) and room.add(run[fitting]):  # `takewhile` takes a StopIteration of a limit's for its end
+        fitting += 1
     return (run, room.full) if fitting == len(run) else (run[: max(fitting, 1)], True)
 
 

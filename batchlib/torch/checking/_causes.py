@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-import torch
-
-from ..._core._execution import Collated
 from ..collation._pack import pack
-from ..collation._structure import flatten, holds_rows
 from ..executor._modules import Layer
 from ..executor._trials import Trials
 from ._companies import Group, Probe, Seen
-from ._compare import Tolerance, unlike
+from ._compare import Tolerance, Unlike, unlike
+from ._refilled import Refilled
 
 Name = Literal[
     "chance",
@@ -34,7 +31,7 @@ Name = Literal[
 _LOOKED_INTO = 4  # probes that differ: the causes of one function show in a few of them
 _TRIES = 16
 _GRAINS = 256  # times the rounding of one number, and never more than an eighth of it: so little is nothing else
-_ROUNDING = 100  # times the tolerance: so little may be rounding, if copies of the sample differ as well
+_ROUNDING = 100  # times the tolerance, with the same bound: may be rounding, if copies of the sample differ as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +61,20 @@ class Causes:
     """Looks into the differences of a function.
 
     layers: those of its modules that are in training mode and act otherwise than in evaluation.
+    norms: those that take statistics over the batch even in evaluation.
     """
 
-    def __init__(self, trials: Trials, layers: Sequence[Layer], tolerance: Tolerance) -> None:
+    def __init__(self, trials: Trials, layers: Sequence[Layer], norms: Sequence[Layer], tolerance: Tolerance) -> None:
         self._trials = trials
         self._layers = layers
+        self._norms = norms
         self._tolerance = tolerance
         self._pads = bool(getattr(trials.collation, "pads", False))
         self._packs = isinstance(trials.collation, pack)
         self._left = getattr(trials.collation, "side", "right") == "left"
         self._dim = getattr(trials.collation, "dim", 0)
         self._grains = min(_GRAINS, 0.125 / max(tolerance.eps, 1e-9))
+        self._rounding = min(_ROUNDING, 0.125 / max(tolerance.relative, 1e-9))
 
     def of(self, groups: Sequence[Group]) -> list[Cause]:
         found: dict[str, Cause] = {}
@@ -91,7 +91,7 @@ class Causes:
         # What the mere presence of neighbours changes has to be mended first: it hides what their length changes.
         probes = [probe for probe in differing if probe.differing("own length")] or differing
         probes = probes[:_LOOKED_INTO]
-        if any(probe.again for probe in differing) or any(map(self._is_unsteady, probes)):
+        if any(probe.again for probe in differing) or any(self._is_unsteady(probe) for probe in probes):
             yield self._chance()  # what else there is cannot be told apart from it
         else:
             yield from [self._of_probe(group, probe) for probe in probes]
@@ -99,12 +99,13 @@ class Causes:
     def _of_probe(self, group: Group, probe: Probe) -> Cause:
         failed = [seen for seen in probe.differing() if seen.unlike[0].kind == "error"]
         if failed:
-            return self._failure(probe, failed[0])
+            return self._failure(group, probe, failed[0])
         if any(_permuted(seen, self._tolerance) for seen in probe.differing("all")):
             return _ORDER
         if all(place.kind in ("shape", "type") for seen in probe.differing() for place in seen.unlike):
             return _uncut(probe)
-        if all(place.grains <= self._grains for seen in probe.differing() for place in seen.unlike):
+        small = all(place.grains <= self._grains for seen in probe.differing() for place in seen.unlike)
+        if small and not self._by_content(group, probe):
             return _rounding(max(probe.differing(), key=_over), "What differs is of the size of rounding")
         if probe.differing("own length"):
             return self._of_neighbours(probe)
@@ -130,18 +131,46 @@ class Causes:
         if not any(layer.effect in effects for layer in self._layers):
             return None
         certain = [layer for layer in self._layers if layer.effect != "other"] or self._layers
-        named = ", ".join(map(str, certain[:3])) + (" and others" if len(certain) > 3 else "")
         return Cause(
             "training mode",
-            f"These layers are in training mode: {named}.",
+            f"These layers are in training mode: {_named(certain)}.",
             "Call `.eval()` on the model before it serves: batch norm then uses what it has learned, nothing is drawn.",
         )
 
-    def _failure(self, probe: Probe, seen: Seen) -> Cause:
+    def _statistics(self) -> Cause:
+        if not self._norms:
+            return _STATISTICS
+        return Cause(
+            "statistics",
+            f"These layers keep no running statistics, and take those of the batch in evaluation, too: "
+            f"{_named(self._norms)}.",
+            "Train them with `track_running_stats=True`, or take a norm over each item: layer, group or instance norm.",
+        )
+
+    def _by_content(self, group: Group, probe: Probe) -> bool:
+        """Whether other values, in neighbours or padding, change it in a batch of the same shape: rounding does not."""
+        seen = max(probe.differing(), key=_over)
+        if self._by_neighbours(group, probe, seen):
+            return True
+        return self._pads and bool(probe.differing("longer")) and self._padding_counts(group, probe)
+
+    def _by_neighbours(self, group: Group, probe: Probe, seen: Seen) -> bool:
+        others = group.without_others(probe, seen.company)
+        return others is not None and self._moved(seen.unlike, seen.outcome, self._trials.run(*others)[seen.place])
+
+    def _moved(self, places: Sequence[Unlike], here: Any, there: Any) -> bool:
+        """Whether what batches of the same shape gave is apart by a good part of the difference that is looked into."""
+        amount = max([place.amount for place in places], default=math.inf)
+        finer = Tolerance(0.0, amount / 4, widened=False) if amount < math.inf else self._tolerance
+        return bool(unlike(here, there, finer))
+
+    def _failure(self, group: Group, probe: Probe, seen: Seen) -> Cause:
         alone = isinstance(probe.alone, BaseException)
         training = self._training("statistics") if alone else None
         if training is not None:
             return training
+        if alone and self._by_neighbours(group, probe, seen):
+            return self._statistics()  # of one item there is none
         return Cause(
             "failure",
             f"It fails for a batch of {'one' if alone else f'{len(seen.outcomes)}, and not of one'}: "
@@ -158,13 +187,13 @@ class Causes:
         if training is not None:
             return training
         copies = self._trials.run(*[probe.request] * len(seen.outcomes))[seen.place]
-        by_content = not self._like(copies, seen.outcome)
+        by_content = self._moved(seen.unlike, seen.outcome, copies)
         alike = self._like(copies, probe.alone)
-        if not alike and _over(seen) <= _ROUNDING:
+        if not alike and not by_content and _over(seen) <= self._rounding:
             return _rounding(seen, "Copies of one sample differ from the sample alone as well, by little")
         if self._packs:
             return _POSITIONS_PACKED if not by_content and not alike else _PACKING
-        return _STATISTICS
+        return self._statistics()
 
     def _of_length(self, group: Group, probe: Probe) -> Cause:
         """A result that neighbours of its own length leave alone, where there were any."""
@@ -174,7 +203,7 @@ class Causes:
             known = any(seen.company.kind == "own length" for each in group.probes for seen in each.seen)
             return _PADDING_INSIDE if known else _PADDING_OR_STATISTICS
         if not self._pads or not probe.differing("longer"):
-            return _STATISTICS  # nothing was padded, or padding made no difference
+            return self._statistics()  # nothing was padded, or padding made no difference
         if self._padding_counts(group, probe):
             return _PADDING
         return _POSITIONS_LEFT if self._left else _PADDED_LENGTH
@@ -184,47 +213,13 @@ class Causes:
         requests = probe.request, group.longest
         filled = self._trials.run(*requests)[0]
         collator: Any = Refilled(self._trials.collator, self._left, self._dim)
-        return not self._like(filled, self._trials.run_collated(collator, *requests)[0])
+        refilled = self._trials.run_collated(collator, *requests)[0]
+        differing = unlike(probe.alone, filled, self._tolerance)
+        return not self._like(filled, refilled) or self._moved(differing, filled, refilled)
 
 
-class Refilled:
-    """A collator that pads the first item of a batch with what the item itself holds, and tells nobody."""
-
-    def __init__(self, collator: Any, left: bool, dim: int) -> None:
-        self._collator = collator
-        self._left = left
-        self._dim = dim
-
-    def collate(self, columns: Sequence[list[Any]], **options: Any) -> Collated:
-        collated: Collated = self._collator.collate(columns, **options)
-        own = tuple([column[0] for column in columns])
-        first = [self._refilled(own, index, batch) for index, batch in enumerate(collated.args)]
-        filled = [[item, *column[1:]] for item, column in zip(first, columns, strict=True)]
-        collated.args = self._collator.collate(filled, **options).args
-        return collated
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._collator, name)
-
-    def _refilled(self, own: tuple[Any, ...], index: int, batch: Any) -> Any:
-        """The item of one parameter, as long as its row in the batch, with itself where the row has it."""
-        short = flatten(own[index])[0]
-        lengths = {
-            row.shape[self._dim + 1]
-            for leaf, row in zip(short, flatten(batch)[0], strict=False)  # a queued item ends with its structure
-            if holds_rows(leaf) and leaf.ndim > self._dim and leaf.shape[self._dim] != row.shape[self._dim + 1]
-        }
-        if not lengths:
-            return own[index]
-        leaves, structure = flatten(self._collator.stretched(own, lengths.pop())[index])
-        return structure.rebuild([self._rolled(*pair) for pair in zip(short, leaves, strict=True)])
-
-    def _rolled(self, short: Any, long: Any) -> Any:
-        if not self._left or not holds_rows(long) or short.shape == long.shape:
-            return long
-        if isinstance(long, torch.Tensor):
-            return long.roll(-short.shape[self._dim], self._dim)
-        return np.roll(long, -short.shape[self._dim], self._dim)
+def _named(layers: Sequence[Layer]) -> str:
+    return ", ".join(map(str, layers[:3])) + (" and others" if len(layers) > 3 else "")
 
 
 def _over(seen: Seen) -> float:

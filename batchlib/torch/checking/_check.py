@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from ...errors import BatchContractError
-from ..executor._modules import Layer, modules_of, training_layers
+from ..executor._modules import Layer, modules_of, norms_over_batch, training_layers
 from ..executor._trials import Trials, trials_of
 from ._causes import Cause, Causes
 from ._companies import Group, Probe
-from ._compare import Tolerance, coarsest, unlike
+from ._compare import USUAL_ATOL, Tolerance, coarsest, unlike
 
 _SHOWN = 6  # rows in a report: all of a broken function would be pages
 
@@ -128,6 +128,7 @@ def check_batching(
     settings: keyword-only arguments of the calls.
     rtol, atol: results are equal if they are not further apart than `atol + rtol * |alone|`. Without either: 1e-4 and
         1e-5, and where results, items or parameters of the model are in a coarse format, four times its rounding.
+        Without atol results that are usually below 0.01 have a thousandth of their usual size instead of 1e-5.
 
     Batch norm in training mode learns from every run: what it has learned here is forgotten again.
 
@@ -153,7 +154,7 @@ def check_batching(
         probes = [Probe(index, request, trials.run(request)[0]) for index, request in enumerate(requests)]
         tolerance = Tolerance(
             rtol=1e-4 if rtol is None else rtol,
-            atol=1e-5 if atol is None else atol,
+            atol=atol,
             eps=_eps(trials, modules, probes),
             widened=rtol is None and atol is None,
         )
@@ -170,13 +171,13 @@ def check_batching(
                 "check_batching needs at least two samples that can share a batch, or one that can be shortened: no "
                 "two of these are of one shape and group"
             )
-        causes = Causes(trials, layers, tolerance).of(groups)
+        causes = Causes(trials, layers, norms_over_batch(modules), tolerance).of(groups)
     return Check(
         function=trials.name,
         samples=len(probes),
         runs=trials.runs,
         rtol=tolerance.relative,
-        atol=tolerance.atol,
+        atol=USUAL_ATOL if atol is None else atol,
         differences=tuple(_differences(groups)),
         causes=tuple(causes),
         unshared=tuple(sorted(set(range(len(probes))) - watched)),

@@ -98,6 +98,17 @@ class Group:
             yield from self._of_its_own_length(probe)
         yield from self._longer()
 
+    def without_others(self, probe: Probe, company: Company) -> list[Request] | None:
+        """A batch of the same shape with nothing of the others: the sample, as long as they are. None if not known."""
+        if self._collator is not None and len(probe.request.args) == 1:
+            return [
+                each if each is probe.request else self.stretched(probe.request, self.length(each))
+                for each in company.requests
+            ]
+        size = measured(probe.request)
+        alike = size is not None and all(measured(each) == size for each in company.requests)
+        return [probe.request] * len(company.requests) if alike else None
+
     def _all_together(self) -> Iterator[Company]:
         count = len(self.probes)
         orders = {tuple(range(count)): "in one batch with others", tuple(reversed(range(count))): "in reverse order"}

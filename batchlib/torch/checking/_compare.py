@@ -14,6 +14,8 @@ from ..collation._structure import flatten
 
 Kind = Literal["values", "shape", "type", "error"]
 
+USUAL_ATOL = 1e-5
+
 
 class Unlike(NamedTuple):
     """One place in which an outcome differs from what the item gets alone."""
@@ -33,12 +35,14 @@ class Unlike(NamedTuple):
 class Tolerance:
     """How far apart numbers may be: `atol + rtol * |alone|`.
 
+    atol: None for 1e-5, or where results are small a thousandth of their usual size: probabilities of many classes
+        would otherwise be equal whatever they are.
     eps: of the coarsest number format that the function computes in.
     widened: whether four times its rounding is always allowed.
     """
 
     rtol: float = 1e-4
-    atol: float = 1e-5
+    atol: float | None = None
     eps: float = 0.0
     widened: bool = True
 
@@ -48,11 +52,13 @@ class Tolerance:
 
     def allowed(self, size: torch.Tensor) -> torch.Tensor:
         """How far from each number of an outcome, of which this is the size, another may be."""
-        return max(self.atol, 4 * self.eps * self.widened * _usual(size)) + self.relative * size
+        usual = _usual(size)
+        atol = min(USUAL_ATOL, 1e-3 * usual or USUAL_ATOL) if self.atol is None else self.atol
+        return max(atol, 4 * self.eps * self.widened * usual) + self.relative * size
 
     def grain(self, size: torch.Tensor, eps: float) -> torch.Tensor:
-        """What rounding each of them once can come to, at most. eps: of the format of the outcome."""
-        return max(self.eps, eps) * size.clamp_min(_usual(size))
+        """What rounding each of them once can come to, at most. eps: of their format; 0: whole numbers never round."""
+        return max(self.eps, eps) * size.clamp_min(_usual(size)) if eps else torch.zeros_like(size)
 
 
 def _usual(size: torch.Tensor) -> float:

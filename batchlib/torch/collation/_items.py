@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ._structure import LEAF, Leaf, Structure, flatten, holds_rows
+from ._leaves import can_copy
+from ._structure import LEAF, Leaf, Structure, flatten, holds_rows, sealed
 
 NUMERIC = "biufc"  # kinds of NumPy's dtypes: booleans and numbers
 
@@ -58,7 +59,8 @@ def open_items(args: tuple[Any, ...], examples: Examples | None) -> list[Item]:
 
 def open_item(value: Any, example: Item | None = None) -> Item:
     """`value` may be one that was queued."""
-    if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_quantized:
+    usual = type(value) is torch.Tensor and value.layout is torch.strided
+    if usual and not value.is_nested and not value.is_quantized and can_copy(value.dtype):
         item = Item((value,), LEAF)
     elif type(value) is Item:
         item = value
@@ -78,6 +80,13 @@ def open_item(value: Any, example: Item | None = None) -> Item:
     if example is not None:
         _compare(item, example)
     return item
+
+
+def undense(tensor: torch.Tensor) -> str | None:
+    """What a tensor is that has not all its elements side by side, and what to do, for a message."""
+    if tensor.is_nested:
+        return "nested; .unbind() gives its parts"
+    return None if tensor.layout is torch.strided else f"{tensor.layout}; call .to_dense() on it"
 
 
 def leaf_key(leaf: Leaf) -> Hashable:
@@ -104,10 +113,12 @@ def _memory_key(leaf: Leaf) -> Hashable:
 def _checked(leaf: Leaf, where: str, arrays: bool, like: Leaf) -> Leaf:
     """A leaf as it is queued: numbers and lists of numbers become arrays beside arrays, otherwise tensors."""
     if isinstance(leaf, torch.Tensor):
-        if leaf.layout is not torch.strided:
-            raise TypeError(f"only dense tensors can be collated: {where} is {leaf.layout}; call .to_dense() on it")
+        if odd := undense(leaf):
+            raise TypeError(f"only dense tensors can be collated: {where} is {odd}")
         if leaf.is_quantized:  # torch would press all of a batch into the scale of the first
             raise TypeError(f"each quantized tensor has its own scale: {where} is one; call .dequantize() on it")
+        if not can_copy(leaf.dtype):
+            raise TypeError(f"torch cannot even copy a {leaf.dtype}: {where} is one; pass it in another dtype")
         return leaf
     if isinstance(leaf, np.ndarray):
         if leaf.dtype.kind not in NUMERIC:
@@ -119,6 +130,11 @@ def _checked(leaf: Leaf, where: str, arrays: bool, like: Leaf) -> Leaf:
         return _from_list(leaf, where, arrays, like)
     if isinstance(leaf, bool | int | float | complex | np.number | np.bool_):
         return _from_numbers(leaf, where, arrays)
+    if why := sealed(leaf):
+        raise TypeError(
+            f"no other can be made like a {type(leaf).__name__} that {why}, as {where} is: teach register_structure "
+            "how one is taken apart and made"
+        )
     return leaf
 
 
@@ -136,6 +152,10 @@ def _from_numbers(values: Any, where: str, arrays: bool) -> Leaf:
         array = np.array(values)
     except ValueError as error:
         raise ValueError(f"a list must have the same number of elements at each depth: {where} has not") from error
+    except (TypeError, RuntimeError) as error:  # tensors of another device or dtype, or in a graph
+        raise TypeError(
+            f"NumPy can make nothing of {where}, a list: {error}; pass one tensor, like torch.stack's"
+        ) from error
     if array.dtype.kind not in NUMERIC:
         raise TypeError(
             f"a list must hold numbers: {where} holds {_first_other(values)}; tokenize texts in their caller, and put "

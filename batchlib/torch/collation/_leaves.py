@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -78,13 +79,32 @@ def _here(leaf: torch.Tensor, allocate: Allocate | None) -> bool:
     return allocate is None or leaf.device.type != "cpu"
 
 
+@lru_cache(64)
+def dtype_of(dtype: np.dtype[Any]) -> torch.dtype | None:
+    """Torch's for NumPy's, in whatever byte order; None if it has none."""
+    try:
+        return torch.from_numpy(np.empty(0, dtype.newbyteorder("="))).dtype
+    except TypeError:
+        return None
+
+
+@lru_cache(64)
+def can_copy(dtype: torch.dtype) -> bool:
+    """Whether torch has more of this dtype than its name."""
+    try:
+        torch.empty(1, dtype=dtype, device="cpu").clone()
+    except NotImplementedError:
+        return False
+    return True
+
+
 def _memory(first: Leaf, shape: tuple[int, ...], allocate: Allocate | None) -> tuple[Any, Any]:
     """Memory for a batch: as it is handed on, and as it is written to."""
     if isinstance(first, np.ndarray):
-        if allocate is None:
-            array = np.empty(shape, first.dtype)
+        if allocate is None:  # in the machine's byte order, in which alone it can become a tensor
+            array = np.empty(shape, first.dtype.newbyteorder("="))
             return array, array
-        tensor = allocate(shape, torch.from_numpy(np.empty(0, first.dtype)).dtype)
+        tensor = allocate(shape, dtype_of(first.dtype))
         return tensor, tensor.numpy()
     if _here(first, allocate) or allocate is None:
         tensor = torch.empty(shape, dtype=first.dtype, device=first.device)

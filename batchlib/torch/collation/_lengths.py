@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ._items import Item, leaf_key, part_key
-from ._structure import Leaf, holds_rows
+from ._structure import Leaf, holds_rows, within
 
 
 class Measured(NamedTuple):
@@ -22,16 +22,17 @@ class Measured(NamedTuple):
 
 
 def measure(item: Item, dim: int, only: frozenset[str] | None = None) -> Measured:
-    """Looks at every leaf that has the dimension, or at those whose paths are in `only`.
+    """Looks at every leaf that has the dimension, or at those at the places in `only`.
 
     ValueError if they are not equally long.
     """
     where = () if only is None else item.structure.paths
+    chosen = None if only is None else within(where, only)
     keys: list[Hashable] = [item.structure]
     ragged: list[bool] = []
     length: int | None = None
     for index, leaf in enumerate(item.leaves):
-        if not holds_rows(leaf) or leaf.ndim <= dim or (only is not None and where[index] not in only):
+        if not holds_rows(leaf) or leaf.ndim <= dim or (chosen is not None and where[index] not in chosen):
             keys.append(leaf_key(leaf))
             ragged.append(False)
             continue

@@ -86,6 +86,11 @@ class PackCollator:
         self._examples = None if options.like is None else Examples(options.like)
         self._extras = {name: what for name, what in options.parameters().items() if name in taken}
 
+    def expect(self, parameters: int) -> None:
+        """At decoration: so many are batched. TypeError or ValueError for a `like=` that no call could be like."""
+        if self._examples is not None:
+            self._examples.of(parameters)
+
     def accept(self, args: tuple[Any, ...]) -> Accepted:
         items = open_items(args, self._examples)
         measured = [measure(item, 0) for item in items]
@@ -109,7 +114,7 @@ class PackCollator:
         bounds: list[int] | None = None
         with torch.set_grad_enabled(torch.is_grad_enabled() and allocate is None):
             for items in columns:
-                first, leaves = columns_of(items, None)
+                first, leaves = columns_of(items, None, allocate)
                 key, ragged, length = measure(first, 0)
                 lead = leaves[ragged.index(True)] if length is not None else ()
                 lengths = np.array([leaf.shape[0] for leaf in lead], np.int64)

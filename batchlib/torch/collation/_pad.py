@@ -14,11 +14,13 @@ import torch
 from ..._core._execution import Accepted, Allocate, Collated, Copy
 from ...errors import BatchContractError, ItemTooLarge
 from ...policies.structures._counts import checked_count
+from ...policies.structures._lengths import Lengths
 from ._collation import columns_of, one_or_each, outcomes, parameter_names, paths, refuse_unless_told
 from ._items import Examples, Item, kind, open_items, place
 from ._leaves import beside, padded, stacked
 from ._lengths import Measured, measure, stretch
-from ._unpad import Side, checked_side, cut
+from ._structure import astray, holds_rows, within
+from ._unpad import Side, checked_dim, checked_side, cut, own_row
 
 
 @dataclass(eq=False)
@@ -35,13 +37,13 @@ class pad:
     dim: the dimension of an item that is padded; leaves of fewer dimensions are stacked. The padded leaves of an item
         must be equally long, which is a ValueError at the call otherwise.
     multiple_of: the padded length is a multiple of it. None: of 1.
-    sizes: the lengths to which batches are padded, the smallest that holds the longest item. A longer item is an
-        ItemTooLarge at the call. None for any length. Together with `multiple_of` it is a TypeError.
+    sizes: the lengths to which batches are padded, the smallest that holds the longest item. A longer item is refused
+        with ItemTooLarge. None for any length. Together with `multiple_of` it is a TypeError.
     mask, lengths: False switches one off, a string is another name for it. A function that takes neither, unless both
         are off, is a TypeError at decoration: it would take padding for items.
     only: paths of the leaves that are padded. None for all that have the dimension.
     unpad: what the function gives back is padded too: each row is cut to its item's length, which is that of the first
-        parameter that is padded. True for all of the result, or the paths in it.
+        parameter that is padded. True for all of the result, or the paths in it. In a list its elements are cut.
     like: as for `stack`.
 
     >>> import torch
@@ -71,8 +73,7 @@ class pad:
 
     def __post_init__(self) -> None:
         checked_side(self.side)
-        if type(self.dim) is not int or self.dim < 0:
-            raise ValueError(f"dim must be a whole number >= 0, counted from the first dimension, not {self.dim!r}")
+        checked_dim(self.dim)
         if self.multiple_of is not None:
             self.multiple_of = checked_count("multiple_of", self.multiple_of)
             if self.sizes is not None:
@@ -113,7 +114,6 @@ class PadCollator:
     def __init__(self, options: pad, taken: Collection[str]) -> None:
         self._options = options
         self._dim = options.dim
-        self._fills = options.value != 0  # a 0 can be held by every dtype
         self._left = options.side == "left"
         self._only = paths("only", True if options.only is None else options.only)
         filled = options.value if isinstance(options.value, Mapping) else ()
@@ -125,15 +125,21 @@ class PadCollator:
         self.lengths_of_buckets: Sequence[int] = options.sizes or ()
         self.fixed_shapes = bool(options.sizes or options.multiple_of)
 
+    def expect(self, parameters: int) -> None:
+        """At decoration: so many are batched. TypeError or ValueError for a `like=` that no call could be like."""
+        if self._examples is not None:
+            self._examples.of(parameters)
+
     def accept(self, args: tuple[Any, ...]) -> Accepted:
         items = open_items(args, self._examples)
         measured = [self._measured(item) for item in items]
         lengths = [each.length for each in measured if each.length is not None]
-        if not lengths or (self._named and not self._named <= _leaves(items)):
+        if not lengths or (self._named and astray(self._named, _places(items))):
             raise TypeError(self._unpaddable(items))
         keys = [each.key for each in measured]
-        length = sum([self._padded_length(length) for length in lengths])
-        return Accepted(tuple([item.queued for item in items]), one_or_each(keys), length)
+        rows = [self._padded_length(length) for length in lengths]
+        cost = rows[0] if len(rows) == 1 else Lengths(rows)
+        return Accepted(tuple([item.queued for item in items]), one_or_each(keys), cost)
 
     def collate(
         self, columns: Sequence[list[Any]], *, rows: int | None = None, allocate: Allocate | None = None
@@ -145,7 +151,7 @@ class PadCollator:
         note: _Batch | None = None
         with torch.set_grad_enabled(torch.is_grad_enabled() and allocate is None):
             for items in columns:
-                first, leaves = columns_of(items, rows)
+                first, leaves = columns_of(items, rows, allocate)
                 key, ragged, length = measure(first, self._dim, self._only)
                 own, longest, lead = self._lengths(leaves, ragged)
                 batched.append(first.structure.rebuild(self._joined(first, leaves, ragged, longest, allocate)))
@@ -176,7 +182,22 @@ class PadCollator:
                 )
             return cut(leaf, batch.lengths, side=self._options.side, dim=self._dim, copy=copy)
 
-        return outcomes(result, collated, copy, along=self._unpad, cut=unpadded)
+        def trimmed(path: str, leaf: Any, index: int) -> Any:
+            """Of a list's element, which may also be so long as its item already."""
+            if not holds_rows(leaf) and type(leaf) not in (list, tuple):
+                return leaf
+            shape = tuple(leaf.shape) if holds_rows(leaf) else (len(leaf),)
+            own = batch.lengths[index]
+            if len(shape) <= self._dim or shape[self._dim] not in (own, batch.longest):
+                raise BatchContractError(
+                    f"unpad= needs the padded length on axis {self._dim} of what is in a list: {batch.longest}; "
+                    f"{place(path, 'an element')} has shape {shape}"
+                )
+            begin = shape[self._dim] - own if self._left else 0
+            part = slice(begin, begin + own)
+            return own_row(leaf[(slice(None),) * self._dim + (part,)], copy) if holds_rows(leaf) else leaf[part]
+
+        return outcomes(result, collated, copy, along=self._unpad, cut=unpadded, trim=trimmed)
 
     def stretched(self, args: tuple[Any, ...], length: int) -> tuple[Any, ...]:
         """Accepted items made so long, by cropping or repeating what they hold."""
@@ -190,18 +211,21 @@ class PadCollator:
 
     def _measured(self, item: Item) -> Measured:
         measured = measure(item, self._dim, self._only)
-        if self._fills:
-            for index, (leaf, value) in enumerate(zip(item.leaves, self._values(item), strict=True)):
-                if measured.ragged[index] and not fits(value, leaf.dtype):
-                    raise TypeError(f"pad(value={value!r}) cannot be held by {leaf.dtype}, as {item.place(index)} is")
+        for index, (leaf, value) in enumerate(zip(item.leaves, self._values(item), strict=True)):
+            if measured.ragged[index] and not fits(value, leaf.dtype):  # some dtypes of torch not even a 0
+                raise TypeError(f"pad(value={value!r}) cannot be held by {leaf.dtype}, as {item.place(index)} is")
         return measured
 
     def _values(self, item: Item) -> list[float]:
         """What fills up each leaf."""
         value = self._options.value
-        if isinstance(value, Mapping):
-            return [value.get(path, 0) for path in item.structure.paths]
-        return [value] * len(item.leaves)
+        if not isinstance(value, Mapping):
+            return [value] * len(item.leaves)
+        where = item.structure.paths
+        filled: dict[str, float] = {}
+        for named in sorted(value, key=len):  # what is further inside is told later, and counts
+            filled.update(dict.fromkeys(within(where, frozenset([named])), value[named]))
+        return [filled.get(path, 0) for path in where]
 
     def _padded_length(self, length: int) -> int:
         """That of a batch whose longest item has this one."""
@@ -245,7 +269,7 @@ class PadCollator:
     def _unpaddable(self, items: list[Item]) -> str:
         present = [f"{each.place(index)}: {kind(leaf)}" for each in items for index, leaf in enumerate(each.leaves)]
         has = f"The call has {'; '.join(present) or 'none'}"
-        missing = ", ".join(map(repr, sorted(self._named - _leaves(items))))
+        missing = ", ".join([repr(path) for path in astray(self._named, _places(items))])
         if missing:
             return f"pad(value=, only=) must name leaves of the call: {missing} is none. {has}"
         return (
@@ -254,8 +278,8 @@ class PadCollator:
         )
 
 
-def _leaves(items: list[Item]) -> frozenset[str]:
-    return frozenset([path for item in items for path in item.structure.paths])
+def _places(items: list[Item]) -> tuple[str, ...]:
+    return tuple([path for item in items for path in item.structure.paths])
 
 
 @lru_cache(256)
@@ -264,7 +288,7 @@ def fits(value: complex, dtype: Any) -> bool:
     try:
         if isinstance(dtype, torch.dtype):
             # two numbers: of what is too large for one number alone, torch makes an infinity
-            held = torch.empty(2, dtype=dtype).fill_(value)[0].item()
+            held = torch.empty(2, dtype=dtype, device="cpu").fill_(value)[0].item()
             inexact = dtype.is_floating_point or dtype.is_complex
         else:
             with np.errstate(over="raise"):

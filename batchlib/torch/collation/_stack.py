@@ -55,9 +55,14 @@ class StackCollator:
     def __init__(self, examples: Examples | None) -> None:
         self._examples = examples
 
+    def expect(self, parameters: int) -> None:
+        """At decoration: so many are batched. TypeError or ValueError for a `like=` that no call could be like."""
+        if self._examples is not None:
+            self._examples.of(parameters)
+
     def accept(self, args: tuple[Any, ...]) -> Accepted:
         items = open_items(args, self._examples)
-        keys = [(item.structure, *map(leaf_key, item.leaves)) for item in items]
+        keys = [(item.structure, *[leaf_key(leaf) for leaf in item.leaves]) for item in items]
         return Accepted(tuple([item.queued for item in items]), one_or_each(keys), 1)
 
     def collate(
@@ -68,9 +73,9 @@ class StackCollator:
         keys: list[Any] = []
         with torch.set_grad_enabled(torch.is_grad_enabled() and allocate is None):
             for items in columns:
-                first, leaves = columns_of(items, rows)
+                first, leaves = columns_of(items, rows, allocate)
                 batched.append(first.structure.rebuild([stacked(each, allocate) for each in leaves]))
-                keys.append((first.structure, *map(leaf_key, first.leaves)))
+                keys.append((first.structure, *[leaf_key(leaf) for leaf in first.leaves]))
         return Collated(tuple(batched), {}, size, rows or size, tuple(keys))
 
     def uncollate(self, result: Any, collated: Collated, copy: Copy) -> Sequence[Any]:

@@ -7,8 +7,10 @@ nothing of tensors but that they are leaves. It imports no model library: their 
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import inspect
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -19,6 +21,7 @@ T = TypeVar("T")
 
 ATOMS = (bool, int, float, complex, str, bytes, np.generic)
 """Leaves that are no rows of a batch, and of which a list tells nothing."""
+_ATOMIC = frozenset(ATOMS)
 
 
 class Structure:
@@ -75,7 +78,14 @@ class Structure:
     def _built(self, leaves: Iterator[Leaf]) -> Any:
         if self._pack is None:
             return next(leaves)
-        return self._pack([child._built(leaves) for child in self._children])
+        parts = [child._built(leaves) for child in self._children]
+        try:
+            return self._pack(parts)
+        except Exception as error:
+            error.add_note(
+                f"while a batch or a row was made a {self!r}; register_structure can say another way to make it"
+            )
+            raise
 
 
 class Opened(NamedTuple):
@@ -139,15 +149,49 @@ def flatten(value: Any, *, lists: bool = False) -> tuple[list[Leaf], Structure]:
     lists: whether lists are containers too, as they are in what a function gives back; an item's list is a leaf, a
         sequence of numbers. Where they are, a list or tuple that holds neither a tensor, an array nor None is a leaf
         all the same: nothing says whether its elements belong to the rows or to the batch.
+
+    ValueError for what is nested in itself, or too deeply to be walked through.
     """
     leaves: list[Leaf] = []
-    return leaves, _walk(value, lists, leaves)
+    try:
+        return leaves, _walk(value, lists, leaves)
+    except RecursionError:
+        raise ValueError(f"a {type(value).__name__} that is nested in itself, or too deeply, has no leaves") from None
 
 
 def map_leaves(function: Callable[[Leaf], Any], value: Any, *, lists: bool = False) -> Any:
     """The value with what `function` makes of each of its leaves. `lists` as for `flatten`."""
     leaves, structure = flatten(value, lists=lists)
     return structure.rebuild([function(leaf) for leaf in leaves])
+
+
+@lru_cache(256)
+def within(where: tuple[str, ...], wanted: frozenset[str]) -> frozenset[str]:
+    """Of the leaves at these places, those at a wanted one, or at a place in it: `deep` stands for `deep[0].mask`."""
+    inside = tuple([f"{place}{step}" for place in wanted for step in ".["])
+    return frozenset([path for path in where if path in wanted or path.startswith(inside)])
+
+
+def astray(wanted: frozenset[str], where: tuple[str, ...]) -> list[str]:
+    """The places that are none of these and have none of them in them."""
+    return sorted([place for place in wanted if not within(where, frozenset([place]))])
+
+
+def sealed(value: Any) -> str | None:
+    """Why a container is a leaf all the same, for a message; None for one that is not, and for what is no container."""
+    kind: Any = type(value)
+    names: Collection[Any] = _names(kind)
+    if isinstance(value, dict):
+        names = {*names, *value}
+    elif dataclasses.is_dataclass(type(value)):
+        if kind.__new__ is not object.__new__:
+            return "has a __new__ of its own"
+    elif isinstance(value, Mapping):
+        return None if _takes_a_mapping(kind) else "has a constructor that takes no mapping, or more than that"
+    elif not hasattr(kind, "_fields"):
+        return None
+    extra = [name for name in _state(value) if name not in names and not _is_derived(kind, name)]
+    return f"holds {', '.join(sorted(extra)[:3])} besides" if extra else None
 
 
 def holds_rows(leaf: Leaf) -> bool:
@@ -157,7 +201,7 @@ def holds_rows(leaf: Leaf) -> bool:
 
 def _walk(value: Any, lists: bool, leaves: list[Leaf]) -> Structure:
     opened = None if value is None or holds_rows(value) or isinstance(value, ATOMS) else _open(value, lists)
-    if opened is None:
+    if opened is None or (lists and opened.kind is list and value and _ATOMIC.issuperset(map(type, opened.children))):
         leaves.append(value)
         return LEAF
     begin = len(leaves)
@@ -172,7 +216,7 @@ def _walk(value: Any, lists: bool, leaves: list[Leaf]) -> Structure:
 
 def _open(value: Any, lists: bool) -> Opened | None:
     """None for a leaf."""
-    kind = type(value)
+    kind: Any = type(value)
     known = _registered.get(kind)
     if known is not None:
         children, how = known.unpack(value)
@@ -181,22 +225,100 @@ def _open(value: Any, lists: bool) -> Opened | None:
         return _open_tuple(value)
     if isinstance(value, list):
         return Opened(list, len(value), value, None, list) if lists else None
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        # a model's output: its keys are those of its fields that are not None
-        return _open_keys(kind, dict(value), lambda made: kind(**made))
-    if dataclasses.is_dataclass(kind):
-        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(kind) if field.init}
-        return _open_keys(kind, held, lambda made: kind(**made))
     if kind is dict or kind is defaultdict:
         return _open_keys(dict, value, dict)
-    if isinstance(value, Mapping):
-        return _open_keys(kind, value, kind)
-    return None
+    has_fields = dataclasses.is_dataclass(type(value))
+    if not (has_fields or isinstance(value, Mapping)) or sealed(value):
+        return None
+    if isinstance(value, dict):
+        return _open_dict(kind, value)
+    if has_fields:
+        return _open_keys(kind, _fields_of(value), partial(_made_of_fields, kind))
+    return _open_keys(kind, value, partial(_made_by_constructor, kind))
 
 
-def _open_tuple(value: tuple[Any, ...]) -> Opened:
+def _open_dict(kind: Any, value: dict[Any, Any]) -> Opened:
+    """A subclass; as for a model's output, some of what it holds may be attributes too: those tell what is there now.
+
+    Of a field whose attribute is None nothing is held, whatever the mapping has kept of it.
+    """
+    held: dict[Any, Any] = {key: each for key, each in _base(kind).items(value) if key not in _names(kind)}
+    held = {name: each for name, each in _fields_of(value).items() if each is not None} | held
+    attributes = frozenset([*_names(kind), *_state(value)])
+    return _open_keys(kind, held, partial(_made_of_keys, kind, attributes))
+
+
+def _base(kind: Any) -> Any:
+    return next(each for each in kind.__mro__ if each in (OrderedDict, defaultdict, dict))
+
+
+def _made_of_keys(kind: Any, attributes: frozenset[str], held: dict[Any, Any]) -> Any:
+    """Without its constructor, which may change what it is given, or have done so already."""
+    base = _base(kind)
+    made = base.__new__(kind)
+    for key, each in held.items():
+        base.__setitem__(made, key, each)
+    for name in attributes:
+        if name in held or name in _names(kind):
+            object.__setattr__(made, name, held.get(name))
+    return made
+
+
+def _made_of_fields(kind: Any, held: dict[str, Any]) -> Any:
+    """As `_made_of_keys`."""
+    made = object.__new__(kind)
+    for name, each in held.items():
+        object.__setattr__(made, name, each)
+    return made
+
+
+def _made_by_constructor(kind: Any, held: dict[Any, Any]) -> Any:
+    made = kind(held)
+    if len(made) != len(held) or not all(made[key] is each for key, each in held.items()):
+        raise TypeError(f"the constructor of {kind.__name__} changes what it is given")
+    return made
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """Those that are set: one that is made after the constructor may not be."""
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _names(kind) if hasattr(value, name)}
+
+
+@lru_cache(256)
+def _names(kind: Any) -> tuple[str, ...]:
+    """Of the fields; of none if it is no dataclass."""
+    return tuple([field.name for field in dataclasses.fields(kind)]) if dataclasses.is_dataclass(kind) else ()
+
+
+def _state(value: Any) -> dict[str, Any]:
+    """All its attributes, those in slots too."""
+    state: Any = object.__getstate__(value)
+    return {**(state[0] or {}), **state[1]} if isinstance(state, tuple) else state or {}
+
+
+def _is_derived(kind: type, name: str) -> bool:
+    """Whether it is computed from the others when it is asked for, and only kept, or nothing of the user's."""
+    return name == "__orig_class__" or isinstance(inspect.getattr_static(kind, name, None), cached_property)
+
+
+@lru_cache(256)
+def _takes_a_mapping(kind: type) -> bool:
+    """Whether the constructor does, and needs nothing else."""
+    try:
+        inspect.signature(kind).bind({})
+    except ValueError:  # built in, without a signature
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+def _open_tuple(value: tuple[Any, ...]) -> Opened | None:
     kind: Any = type(value)
     if hasattr(kind, "_fields"):
+        if getattr(value, "__dict__", None) and sealed(value):
+            return None
         return Opened(kind, len(value), value, kind._fields, kind._make)
     if hasattr(kind, "n_sequence_fields"):  # what torch.max and others give
         return Opened(kind, len(value), value, None, kind)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Literal
+
+import numpy as np
 
 from ..._core._execution import Copy
 from ...executors._rows import rows_of
@@ -15,8 +18,8 @@ def unpad(padded: Any, lengths: Any, *, side: Side = "right", dim: int = 0) -> l
     """The rows of a padded tensor or array, each cut to its own length; they own their storage.
 
     padded: one row per item on axis 0.
-    lengths: of each item, a sequence of whole numbers or a tensor of them. ValueError if there is not one per row, or
-        one does not fit.
+    lengths: of each item, a sequence of whole numbers or a tensor of them; others are a TypeError. ValueError if there
+        is not one per row, or one does not fit.
     side: where the padding is.
     dim: the padded dimension of an item: that of `padded` is one more.
 
@@ -26,7 +29,8 @@ def unpad(padded: Any, lengths: Any, *, side: Side = "right", dim: int = 0) -> l
     [tensor([1, 2, 3]), tensor([4])]
     """
     checked_side(side)
-    own = [int(length) for length in (lengths.tolist() if hasattr(lengths, "tolist") else lengths)]
+    checked_dim(dim)
+    own = _whole(lengths)
     shape = tuple(padded.shape)
     if len(shape) < dim + 2:
         raise ValueError(f"padded must have rows of more than {dim} dimensions, not shape {shape}")
@@ -40,6 +44,23 @@ def unpad(padded: Any, lengths: Any, *, side: Side = "right", dim: int = 0) -> l
 def checked_side(side: object) -> None:
     if side not in ("right", "left"):
         raise ValueError(f"side must be 'right' or 'left', not {side!r}")
+
+
+def checked_dim(dim: object) -> None:
+    if type(dim) is not int or dim < 0:
+        raise ValueError(f"dim must be a whole number >= 0, counted from the first dimension, not {dim!r}")
+
+
+def _whole(lengths: Any) -> list[int]:
+    """What is counted by truth or by fractions is a mistake: a mask, or means of one."""
+    given = lengths.tolist() if hasattr(lengths, "tolist") else lengths
+    try:
+        own = [operator.index(length) for length in given if not isinstance(length, bool | np.bool_)]
+        if len(own) == len(given):
+            return own
+    except TypeError:
+        pass
+    raise TypeError(f"lengths must be a sequence of whole numbers, or a tensor of them, not {lengths!r}")
 
 
 def cut(padded: Any, lengths: Sequence[int], *, side: Side, dim: int, copy: Copy) -> list[Any]:

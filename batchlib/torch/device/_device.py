@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -73,7 +73,10 @@ class Device(Protocol):
         ...
 
     def host_buffer(self, nbytes: int) -> Tensor:
-        """Bytes on the host that can be copied from and to while others compute, where the device has such memory."""
+        """Bytes on the host that can be copied from and to while others compute, where the device has such memory.
+
+        MemoryError if it has, but none is left now.
+        """
         ...
 
     def device_buffer(self, nbytes: int) -> Tensor:
@@ -123,10 +126,10 @@ class CpuDevice:
     def synchronize_all(self) -> None: ...
 
     def host_buffer(self, nbytes: int) -> Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8)
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
     def device_buffer(self, nbytes: int) -> Tensor:
-        return torch.empty(nbytes, dtype=torch.uint8)
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
     def copy(self, stream: None, target: Tensor, source: Tensor) -> None:
         target.copy_(source)
@@ -159,7 +162,7 @@ class AcceleratorDevice:
         self.place = torch.device(place.type, place.index or 0)
         self._is_cuda = place.type == "cuda"
         self._backend: Any = torch.cuda if self._is_cuda else torch
-        self._pins = True  # until it turns out that it cannot
+        self._pins: bool | None = None  # whether it has pinned memory; None until it was asked for some
         self._side: Any = None
         self._pool: Any = None  # memory that all graphs share, since only one of them runs at a time
 
@@ -193,12 +196,18 @@ class AcceleratorDevice:
         torch.accelerator.synchronize(self.place)
 
     def host_buffer(self, nbytes: int) -> Tensor:
-        if self._pins:
+        if self._pins is not False:
             try:
-                return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-            except RuntimeError:  # no such memory: none at all, or none left
-                self._pins = False
-        return torch.empty(nbytes, dtype=torch.uint8)
+                pinned = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+            except RuntimeError as error:
+                # Torch has no class of its own for it. Where there is none at all, backends say something else.
+                self._pins = self._pins or "out of memory" in str(error)
+                if self._pins:
+                    raise MemoryError(f"no pinned memory is left for {nbytes} bytes") from error
+            else:
+                self._pins = True
+                return pinned
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
     def device_buffer(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, device=self.place)
@@ -238,22 +247,35 @@ class AcceleratorDevice:
 
     def _record(self, function: Callable[[], Any]) -> Graph:
         # "thread_local": what other threads do meanwhile with the device is neither recorded nor an error.
+        mode: Final = "thread_local"
         if self._is_cuda:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph: Any = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"):
-                return _Recording(graph, function())
-        graph = torch.accelerator.Graph(pool=self._pool, capture_error_mode="thread_local")
-        with self._side, graph:
-            result = function()
+            recording: Any = torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode=mode)
+        else:
+            graph = recording = torch.accelerator.Graph(pool=self._pool, capture_error_mode=mode)
+        # CUDA's recording enters the stream, too, but stays in it when the recording cannot be ended.
+        try:
+            with self._side, recording:
+                result = function()
+        except BaseException:
+            self._give_up_pool()
+            raise
         self._pool = self._pool or graph.pool()
         return _Recording(graph, result)
 
+    def _give_up_pool(self) -> None:
+        """After a recording that could perhaps not be ended: torch would take its pool for one that is recorded to, and
+        make no further recording, nor give memory back."""
+        if self._is_cuda and self._pool is not None:
+            with suppress(RuntimeError, AttributeError):  # it was ended; it is torch's own function
+                torch._C._cuda_endAllocateToPool(self.place.index, self._pool)  # pyright: ignore[reportPrivateUsage]
+        self._pool = None
+
     def release_cache(self) -> None:
-        release = torch.cuda.empty_cache if self._is_cuda else getattr(torch.accelerator, "empty_cache", None)
+        release = getattr(torch.get_device_module(self.place), "empty_cache", None)  # a backend may keep none
         if release is not None:
-            with suppress(RuntimeError):  # a backend that keeps none
-                release()
+            release()
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Recorded runs, one for each shape of batch: a replay costs the host one call, however many kernels it starts.
 
 A graph reads the memory it was recorded with and overwrites its own results, so inputs are copied to where it reads
-and results to where nothing overwrites them: a few kernels, on the stream that replays.
+and results to where nothing overwrites them: a few kernels, on the stream that replays. What tensors there are in a
+result must therefore be known.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..._core._execution import Collated
-from ..collation._structure import Structure, flatten, map_leaves
+from ..collation._structure import ATOMS, Structure, flatten, map_leaves
 from ._device import CaptureFailed, Device, Graph
+
+_KNOWN = (Tensor, torch.dtype, torch.device, *ATOMS)
 
 
 class Graphs:
@@ -42,7 +46,8 @@ class Graphs:
         try:
             if shape in self.reasons:
                 return call(inputs)
-        except TypeError:  # a list of strings cannot be known again
+        except TypeError:
+            self.reasons.setdefault((key, inputs.rows, inputs.bucket), "its lists cannot be known again")
             return call(inputs)
         recorded = self._recorded.get(shape)
         if recorded is None:
@@ -63,6 +68,8 @@ class Graphs:
         own = [_kept(leaf) for leaf in leaves]
         args, extras = structure.rebuild(own)
         graph = self._device.capture(partial(call, replace(inputs, args=args, extras=extras)))
+        for leaf in flatten(graph.result, lists=True)[0]:
+            _refuse_opaque(leaf)
         return _Recorded(graph, list(filter(_is_tensor, own)))
 
 
@@ -74,6 +81,15 @@ class _Recorded(NamedTuple):
 
 def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, Tensor)
+
+
+def _refuse_opaque(leaf: Any) -> None:
+    """CaptureFailed for what may hold tensors in which nobody finds them."""
+    if isinstance(leaf, list | tuple):
+        for each in leaf:
+            _refuse_opaque(each)
+    elif leaf is not None and not isinstance(leaf, _KNOWN):
+        raise CaptureFailed(f"the result has a {type(leaf).__name__}, whose tensors each replay would overwrite")
 
 
 def _fixed(leaf: Any) -> Hashable:

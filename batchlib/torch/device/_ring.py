@@ -13,7 +13,9 @@ What keeps the order:
    to be told to the allocator (`Tensor.record_stream`), and no memory is reused early.
 4. New device memory is in the order of the compute stream: the computation before may still write there. The stream
    that copies in waits for that once.
-5. Events belong to a `Buffers`. None is recorded again before every wait for it was given to its stream.
+5. Device memory that somebody else refers to when a batch is finished is theirs: the next batch gets other memory. A
+   function may keep its inputs, or give them away in whatever it likes.
+6. Events belong to a `Buffers`. None is recorded again before every wait for it was given to its stream.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ import torch
 from torch import Tensor
 
 from ..._core._execution import Allocate, Collated
-from ..collation._structure import map_leaves
-from ._arena import Arena, address
+from ..collation._structure import flatten, map_leaves
+from ._arena import Arena, is_plain
 from ._device import Device
 from ._graphs import Graphs
 
@@ -51,11 +53,15 @@ class Buffers:
 
 
 class Direct:
-    """The way to the CPU: memory is the host's, and a result is there once it is computed."""
+    """The way to the CPU: memory is the host's, and a result is there once it is computed.
 
-    def __init__(self, device: Device, *, results: Results = "host") -> None:
+    grad: whether results keep their graphs for gradients.
+    """
+
+    def __init__(self, device: Device, *, results: Results = "host", grad: bool = True) -> None:
         self._device = device
         self._results = results
+        self._grad = grad
 
     def enter(self) -> None:
         """In the worker thread, before its first `launch`."""
@@ -88,7 +94,9 @@ class Direct:
         Unless the device is the CPU, those of the host are memory that the next batch writes to: copy them before
         `clear`.
         """
-        return _arrays(buffers.result) if self._results == "numpy" else buffers.result
+        if self._results == "numpy":
+            return _arrays(buffers.result)
+        return buffers.result if self._grad else _detached(buffers.result)
 
     def clear(self, buffers: Buffers) -> None:
         """Forgets the batch: the buffers may be used again. Whatever became of it, and also where it has failed."""
@@ -152,6 +160,7 @@ class Pipeline:
         self._device.synchronize(buffers.computed if self._results == "device" else buffers.copied_out)
         buffers.open = False
         buffers.held = None
+        buffers.inputs.let_go()  # now: what is begun on the result from here on is not waited for
         return _arrays(buffers.result) if self._results == "numpy" else buffers.result
 
     def clear(self, buffers: Buffers) -> None:
@@ -160,6 +169,7 @@ class Pipeline:
             self._device.synchronize_all()  # what the function had begun before the error still reads
             buffers.open = False
         buffers.collated = buffers.result = buffers.held = None
+        buffers.inputs.let_go()
         buffers.inputs.clear()
         buffers.outputs.clear()
 
@@ -167,7 +177,7 @@ class Pipeline:
         tensor = _tensor(leaf)
         if not isinstance(tensor, Tensor) or arena.find(tensor) is not None:
             return tensor
-        if tensor.layout is not torch.strided:  # sparse: no memory that could be copied as it is
+        if not is_plain(tensor):
             return tensor.to(self._device.place)
         if tensor.device.type == "cpu":
             return arena.allocate(tuple(tensor.shape), tensor.dtype).copy_(tensor)
@@ -180,7 +190,7 @@ class Pipeline:
         device, arena = self._device, buffers.inputs
         new = [chunk for chunk in arena.chunks if chunk.device is None]
         for chunk in new:
-            chunk.device = device.device_buffer(chunk.host.numel())
+            chunk.take(device.device_buffer(chunk.host.numel()))
         if new:
             device.record(buffers.grown, self._compute)
             device.wait(self._in, buffers.grown)
@@ -199,36 +209,35 @@ class Pipeline:
     def _run(self, call: Call, key: Hashable, inputs: Collated) -> Any:
         """The user's code, and what makes its results fit to be copied out or kept."""
         result = call(inputs) if self._graphs is None else self._graphs.run(call, inputs, key)
-        memory: set[int] = set()  # of the inputs, which the next batch will write to
-        if self._results == "device":
-            _mapped(lambda leaf: memory.add(address(leaf)) if isinstance(leaf, Tensor) else None, inputs)
-        return map_leaves(partial(self._settled, memory), result, lists=True)
+        return map_leaves(self._settled, result, lists=True)
 
-    def _settled(self, memory: set[int], leaf: Any) -> Any:
+    def _settled(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or leaf.device.type == "cpu" != self._device.place.type:
             return leaf
-        if leaf.layout is not torch.strided:
-            return leaf if self._results == "device" else leaf.cpu()
+        if not is_plain(leaf):
+            return leaf if self._results == "device" else leaf.detach().cpu()
         leaf = leaf.to(self._device.place)  # a model over several devices may end on another one
-        if self._results == "device":
-            return leaf.clone() if address(leaf) in memory else leaf
-        return leaf.detach().resolve_conj().resolve_neg().contiguous()
+        return leaf if self._results == "device" else leaf.detach().resolve_conj().resolve_neg().contiguous()
 
     def _copy_out(self, arena: Arena, leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or leaf.device != self._device.place or leaf.layout is not torch.strided:
+        if not isinstance(leaf, Tensor) or leaf.device != self._device.place or not is_plain(leaf):
             return leaf
         target = arena.allocate(tuple(leaf.shape), leaf.dtype)
         self._device.copy(self._out, target, leaf)
         return target
 
 
-def pipeline_for(device: Device, *, results: Results = "host", graphs: Graphs | None = None) -> Direct | Pipeline:
+def pipeline_for(
+    device: Device, *, results: Results = "host", graphs: Graphs | None = None, grad: bool = True
+) -> Direct | Pipeline:
     """The way to that device."""
-    return Pipeline(device, results=results, graphs=graphs) if device.staged else Direct(device, results=results)
+    if device.staged:
+        return Pipeline(device, results=results, graphs=graphs)
+    return Direct(device, results=results, grad=grad)
 
 
 def _plain(shape: tuple[int, ...], dtype: torch.dtype, /) -> Tensor:
-    return torch.empty(shape, dtype=dtype)
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def _mapped(function: Callable[[Any], Any], collated: Collated) -> Collated:
@@ -246,6 +255,14 @@ def _tensor(leaf: Any) -> Any:
         return leaf
 
 
+def _detached(result: Any) -> Any:
+    """The result itself, unless it has part in a graph."""
+    leaves, structure = flatten(result, lists=True)
+    free = [leaf.detach() if isinstance(leaf, Tensor) and leaf.requires_grad else leaf for leaf in leaves]
+    same = all([one is other for one, other in zip(free, leaves, strict=True)])
+    return result if same else structure.rebuild(free)
+
+
 def _arrays(result: Any) -> Any:
     return map_leaves(_array, result, lists=True)
 
@@ -255,8 +272,9 @@ def _array(leaf: Any) -> Any:
         return leaf
     try:
         return leaf.detach().cpu().resolve_conj().resolve_neg().numpy()
-    except TypeError as error:
-        raise TypeError(f'a result of {leaf.dtype} has no NumPy array: convert it, or use results="host"') from error
+    except (TypeError, RuntimeError) as error:
+        what = f"of {leaf.dtype}" if is_plain(leaf) else "that is sparse, nested or quantized"
+        raise TypeError(f'a result {what} has no NumPy array: convert it, or use results="host"') from error
 
 
 def _misplaced(tensor: Tensor, device: Device) -> TypeError:

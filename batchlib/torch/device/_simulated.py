@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..._core._execution import Collated
 from ..collation._structure import flatten, map_leaves
-from ._arena import ALIGNMENT, address, at
+from ._arena import ALIGNMENT, address, at, is_plain
 from ._device import Graph
 
 _GARBAGE = 0xFF  # NaN in every float, -1 in every signed integer
@@ -46,23 +46,39 @@ class _Block:
     raw: Tensor  # the same memory for the device itself, which does not count as having it
     bytes: bytearray
     view: weakref.ref[memoryview]
+    late: Tensor | None = None  # what the device has come to, where a function has been shown what will be
+    ahead: int = 0  # computations that have been shown, and have not run
+
+    @property
+    def now(self) -> Tensor:
+        """What the device's streams read and write."""
+        return self.raw if self.late is None else self.late
+
+
+class _Memory(NamedTuple):
+    """A tensor as the streams see it."""
+
+    tensor: Tensor
+    block: _Block | None  # None: it is the host's
+
+    @property
+    def now(self) -> Tensor:
+        return self.tensor if self.block is None else at(self.block.now, self.tensor)
 
 
 class _Copy(NamedTuple):
-    block: int  # address of the target
-    target: Tensor
-    source: Tensor
+    target: _Memory
+    source: _Memory
 
 
 @dataclass(slots=True)
 class _Read:
     """A block that a computation reads."""
 
-    given: Tensor
-    raw: Tensor
+    block: _Block
     before: Tensor  # what it will hold if everything is done in order
-    after: Tensor  # the same, as the function leaves it
     end: int = 0  # bytes, beyond which nothing is read
+    after: Any = None  # those bytes, as the function leaves them
 
 
 class SimulatedDevice:
@@ -72,11 +88,12 @@ class SimulatedDevice:
     it asks for something else: in an order that is drawn by lot from those which the streams and events allow. Until
     then results are garbage. Memory that nobody has any more is given to the next who asks, as soon as on a device.
 
-    A function is called once, when it is launched, with what its inputs will be if everything is done in order. If they
-    are anything else when its turn comes, its results are garbage, and `reads_out_of_order` counts one more. A recorded
-    function is called again by every replay. Gradients do not leave it.
+    A function is called once, when it is launched. Its inputs, in the device's memory, then show what will be there if
+    everything is done in order. If that is anything else when its turn comes, its results are garbage, and
+    `reads_out_of_order` counts one more. A recorded function is called again by every replay. Gradients do not leave
+    the device.
 
-    seed: of the lot. In one thread, equal seeds have equal schedules. Thread-safe.
+    seed: of the lot. In one thread, equal seeds have equal schedules, and so has a pickled copy. Thread-safe.
     busy: how likely something runs that nobody waits for yet, from 0 to below 1; None draws that by lot too.
 
     >>> import torch
@@ -95,14 +112,20 @@ class SimulatedDevice:
 
     def __init__(self, seed: int = 0, *, busy: float | None = None) -> None:
         self.reads_out_of_order = 0
+        self._made_with = seed, busy
         self._random = random.Random(seed)
         self._busy = self._random.choice((0.0, 0.3, 0.6, 0.9)) if busy is None else busy
         self._lock = threading.Lock()
         self._streams: list[deque[_Op]] = []
         self._blocks: dict[int, _Block] = {}  # by address
-        self._copies: dict[int, _Copy] = {}  # those that have not run, in the order in which they were asked for
+        self._copies: dict[int, _Copy] = {}  # in the order in which they were asked for; shown and run ones not
         self._asked = 0
         self._compute = self.stream()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy begins anew: nothing is under way there."""
+        seed, busy = self._made_with
+        return partial(type(self), seed, busy=busy), ()
 
     def enter(self) -> None: ...
 
@@ -142,7 +165,7 @@ class SimulatedDevice:
             self._run_while(lambda: any(self._streams))
 
     def host_buffer(self, nbytes: int) -> Tensor:
-        return torch.full((nbytes,), _GARBAGE, dtype=torch.uint8)
+        return torch.full((nbytes,), _GARBAGE, dtype=torch.uint8, device="cpu")
 
     def device_buffer(self, nbytes: int) -> Tensor:
         with self._lock:
@@ -151,36 +174,33 @@ class SimulatedDevice:
     def copy(self, stream: deque[_Op], target: Tensor, source: Tensor) -> None:
         with self._lock:
             self._asked = number = self._asked + 1
-            copy = self._copies[number] = _Copy(address(target), self._raw(target), self._raw(source))
+            copy = self._copies[number] = _Copy(self._memory(target), self._memory(source))
 
             def run() -> None:
-                copy.target.copy_(copy.source)
-                del self._copies[number]
+                copy.target.now.copy_(copy.source.now)
+                self._copies.pop(number, None)
 
             self._give(stream, _Op(run))
 
     def launch(self, function: Callable[[Collated], Any], inputs: Collated) -> Any:
         reads: dict[int, _Read] = {}
-        writes: list[tuple[Tensor, Tensor]] = []
-        with self._lock:
-            given = replace(
-                inputs,
-                args=map_leaves(partial(self._foresee, reads), tuple(inputs.args)),
-                extras=map_leaves(partial(self._foresee, reads), dict(inputs.extras)),
-            )
+        writes: list[tuple[_Memory, Tensor]] = []
+        with self._lock, torch.inference_mode():
+            for leaf in flatten((tuple(inputs.args), dict(inputs.extras)))[0]:
+                self._foresee(reads, leaf)
         made = None
         try:
-            result = function(given)  # without the lock: it may take its time, and wait for others
+            result = function(inputs)  # without the lock: it may take its time, and wait for others
             with self._lock:
                 # Temporaries: once the function has returned nobody has them any more, and yet it will write there.
                 temporary = self._allocate(self._random.choice(_TEMPORARIES))
-                writes.append((self._raw(temporary), torch.full_like(temporary, _GARBAGE)))
-                made = map_leaves(partial(self._give_out, reads, writes), result, lists=True)
+                writes.append((self._memory(temporary), torch.full_like(temporary, _GARBAGE)))
+                made = map_leaves(partial(self._give_out, writes), result, lists=True)
         finally:  # what it began before an error is done all the same
             with self._lock:
-                before = [(read.raw[: read.end], read.before[: read.end]) for read in reads.values()]
-                writes += [(read.raw[: read.end], read.after[: read.end]) for read in reads.values()]
-                self._give(self._compute, _Op(partial(self._compute_now, before, writes)))
+                for read in reads.values():
+                    read.after = read.block.raw[: read.end].clone()
+                self._give(self._compute, _Op(partial(self._compute_now, list(reads.values()), writes)))
         return made
 
     def capture(self, function: Callable[[], Any]) -> Graph:
@@ -189,44 +209,46 @@ class SimulatedDevice:
 
     def release_cache(self) -> None: ...
 
-    def _foresee(self, reads: dict[int, _Read], leaf: Any) -> Any:
-        """An input with the contents that it will have."""
+    def _foresee(self, reads: dict[int, _Read], leaf: Any) -> None:
+        """Shows an input as it will be. The streams go on with what it is."""
         block = self._blocks.get(address(leaf)) if isinstance(leaf, Tensor) else None
         if block is None:
-            return leaf
+            return
         place = block.raw.data_ptr()
-        read = reads.get(place)
-        if read is None:
-            before = block.raw.clone()
-            for copy in self._copies.values():
-                if copy.block == place:
-                    at(before, copy.target).copy_(copy.source)
-            read = reads[place] = _Read(leaf, block.raw, before, before.clone())
-        read.end = max(read.end, _end(leaf))
-        return at(read.after, leaf)
+        if place not in reads:
+            block.late = block.now.clone()
+            block.ahead += 1
+            for number, copy in list(self._copies.items()):
+                if copy.target.block is block:
+                    copy.target.tensor.copy_(copy.source.now)
+                    del self._copies[number]
+            reads[place] = _Read(block, block.raw.clone())
+        reads[place].end = max(reads[place].end, _end(leaf))
 
-    def _give_out(self, reads: dict[int, _Read], writes: list[tuple[Tensor, Tensor]], leaf: Any) -> Any:
-        """A result in the device's memory: that of an input if it is a view of one, else memory of its own."""
-        if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
+    def _give_out(self, writes: list[tuple[_Memory, Tensor]], leaf: Any) -> Any:
+        """A result in the device's memory: where it is, if it is a view of an input, else memory of its own."""
+        if not isinstance(leaf, Tensor) or not is_plain(leaf):
             return leaf
-        for read in reads.values():
-            if address(leaf) == read.after.data_ptr():
-                storage = read.given.untyped_storage()
-                return leaf.new_empty(0).set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
+        if address(leaf) in self._blocks:
+            return leaf.detach()
         value = leaf.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         value_bytes = value.reshape(-1).view(torch.uint8)
         memory = self._allocate(value_bytes.numel())[: value_bytes.numel()]
-        writes.append((self._raw(memory), value_bytes))
+        writes.append((self._memory(memory), value_bytes))
         return memory.view(leaf.dtype).view(leaf.shape)
 
-    def _compute_now(self, reads: list[tuple[Tensor, Tensor]], writes: list[tuple[Tensor, Tensor]]) -> None:
-        in_order = all([torch.equal(found, foreseen) for found, foreseen in reads])
+    def _compute_now(self, reads: list[_Read], writes: list[tuple[_Memory, Tensor]]) -> None:
+        in_order = all([torch.equal(read.block.now[: read.end], read.before[: read.end]) for read in reads])
         self.reads_out_of_order += not in_order
+        for read in reads:
+            _write(read.block.now[: read.end], read.after, in_order)
+            read.block.ahead -= 1
+            if not read.block.ahead:
+                read.block.late = None
+            if not in_order:
+                read.block.raw[: read.end].fill_(_GARBAGE)
         for target, value in writes:
-            if in_order:
-                target.copy_(value)
-            else:
-                target.fill_(_GARBAGE)
+            _write(target.now, value, in_order)
 
     def _allocate(self, nbytes: int) -> Tensor:
         """Memory that nobody has, as it was left, though what was left may still be in a stream to be written there."""
@@ -243,10 +265,10 @@ class SimulatedDevice:
             self._blocks[block.raw.data_ptr()] = block
         return torch.frombuffer(view, dtype=torch.uint8)[:nbytes]
 
-    def _raw(self, tensor: Tensor) -> Tensor:
+    def _memory(self, tensor: Tensor) -> _Memory:
         """The tensor, but without having the memory."""
         block = self._blocks.get(address(tensor))
-        return tensor if block is None else at(block.raw, tensor)
+        return _Memory(tensor if block is None else at(block.raw, tensor), block)
 
     def _give(self, stream: deque[_Op], op: _Op) -> None:
         stream.append(op)
@@ -280,6 +302,13 @@ class _Replayed:
         for target, source in zip(flatten(self.result, lists=True)[0], again, strict=True):
             if isinstance(target, Tensor):
                 target.copy_(source)
+
+
+def _write(target: Tensor, value: Tensor, in_order: bool) -> None:
+    if in_order:
+        target.copy_(value)
+    else:
+        target.fill_(_GARBAGE)
 
 
 def _may_run(op: _Op) -> bool:

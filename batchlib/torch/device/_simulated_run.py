@@ -98,7 +98,7 @@ def _stage(way: Pipeline, lot: random.Random, number: int, buffers: Buffers) -> 
         items[:, ::3] = lot.random()
         names = allocate((rows,), lot.choice((torch.int64, torch.uint8, torch.int16)))
         names.fill_(100 + number)
-        mask = torch.full((rows, 2), bool(number % 2))  # not in the memory that was given
+        mask = torch.full((rows, 2), bool(number % 2), device="cpu")  # not in the memory that was given
         return Collated((items, {"names": names}), {"mask": mask, "limit": number}, rows, rows)
 
     function = lot.choice((*_FUNCTIONS, *_FUNCTIONS, _refuse))
@@ -137,11 +137,25 @@ def _twice(batch: Collated) -> Any:
     return doubled, doubled[:1].expand(batch.rows, -1), doubled.half()
 
 
+def _keep(batch: Collated) -> Any:
+    return batch.args[0].sum(1), _Kept(batch.args[0][-1], batch.args[1]["names"][:1])
+
+
 def _refuse(batch: Collated) -> Any:
     raise _Refused
 
 
-_FUNCTIONS: tuple[Callable[[Collated], Any], ...] = (_identity, _nested, _views, _in_place, _twice)
+_FUNCTIONS: tuple[Callable[[Collated], Any], ...] = (_identity, _nested, _views, _in_place, _twice, _keep)
+
+
+class _Kept:
+    """Tensors that nobody finds: they stay where they are."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        self._tensors = tensors
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Kept) and all(map(_same, self._tensors, other._tensors))
 
 
 def _host_copy(copy: Callable[[Tensor], Tensor], leaf: Any) -> Any:

@@ -42,20 +42,22 @@ class TorchExecutor:
     device: its name, a torch.device or a Device; several for a worker each behind one queue. None: the accelerator, or
         the CPU if there is none. Looked for when the first batch comes, which fails if it is not there.
     mode: the gradient mode that the function runs in; with "grad" gradients reach the items, too, on the CPU.
-    autocast: a dtype to compute in where that is safe; None: off.
+    autocast: float16 or bfloat16, to compute in where that is safe; None: off.
     threads: intra-op threads of the CPU for each device; None: as many as torch takes.
     results: what callers get: tensors on the "host", on the "device", or "numpy" arrays.
-    copy: whether callers get copies of their own; "auto" leaves out those of tensors in a list that fill their memory.
+    copy: whether callers get copies of their own; "auto" leaves out tensors in a list that nobody else has.
         False gives views, which keep whole batches. What comes from a device to the host is copied always.
     in_flight: batches at once on each device; None: 1 on the CPU, 2 elsewhere. `max_concurrent_batches` is for all.
     batch_sizes: the numbers of rows that the function gets. Fillers, copies of the first item, make up for what is
-        missing, and nobody sees them; larger batches are cut. None: any number.
+        missing, and nobody sees them; larger batches are cut. Numbers beyond the one that holds `max_batch_size` never
+        occur, and no statistic counts fillers. None: any number.
     cuda_graphs: record the function for every shape and replay it; for a collation whose shapes are few (stack, or pad
         with sizes= or multiple_of=), with batch_sizes. Whatever cannot be recorded runs as usual.
     launch_order: shared with other executors, so that no two launch at once.
-    idempotent: whether a batch may run again after memory ran out.
+    idempotent: whether a batch may run again: after memory ran out, and with `on_error="bisect"`.
     oom, fatal: exception classes that mean out of memory and a lost device, beside torch's own.
-    on_fatal: called with the error that a device was lost by, once for each, before its callers hear of it.
+    on_fatal: called with the error that a device was lost by, once for each, before its callers hear of it. To end the
+        process there, call os._exit or send it a signal: a SystemExit is raised in a thread, and ends nothing.
 
     Errors that callers get have forgotten the local variables of the frames they went through, since those would keep
     tensors alive. Raises TypeError or ValueError, naming the option, for what cannot work, and TypeError for async
@@ -105,8 +107,8 @@ class TorchExecutor:
         if self.batch_sizes is not None:
             self._set("batch_sizes", _sizes(self.batch_sizes))
         _check("autocast", self.autocast, torch.dtype, "a torch.dtype")
-        if self.autocast is not None and not self.autocast.is_floating_point:
-            raise ValueError(f"autocast must be a floating-point dtype or None, not {self.autocast}")
+        if self.autocast not in (None, torch.float16, torch.bfloat16):
+            raise ValueError(f"autocast must be torch.float16, torch.bfloat16 or None, not {self.autocast}")
         _check("launch_order", self.launch_order, LaunchOrder, "a LaunchOrder")
         _check("on_fatal", self.on_fatal, Callable, "a function of an error")
         for option in ("oom", "fatal"):

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from ..._core._execution import Allocate, BatchFunction, Collated, Copy
+from ..._core._execution import Allocate, BatchFunction, Collated
 from ..._core._request import Request
-from ..collation._structure import ATOMS, flatten
+from ..collation._structure import flatten, holds_rows
 from ..device._device import Device, device_of
 from ..device._graphs import Graphs
 from ..device._ring import Buffers, Direct, Pipeline, pipeline_for
 from ._memory import LOST, is_fatal, scrub
+from ._owning import owned
 from ._worker import LaunchOrder, Worker
 
 if TYPE_CHECKING:
@@ -48,9 +49,11 @@ class Lane:
         self.lost: BaseException | None = None  # the device's last words; set once, in any thread
         self._options = options
         self._wanted = wanted
+        self._name = name
         self._order: Any = options.launch_order or nullcontext()
         self._unused: list[Buffers] = []
         self._device: Device | None = None
+        self._graphs: Graphs | None = None
         self._pipeline: Direct | Pipeline | None = None
         self.worker = Worker(f"batchlib-{name}-device", self._enter)
 
@@ -63,6 +66,11 @@ class Lane:
     def place(self) -> object:
         """Where it is, for messages."""
         return self._wanted if self._device is None else self._device.place
+
+    @property
+    def not_recorded(self) -> int:
+        """Shapes of which there should be a graph, and is none."""
+        return 0 if self._graphs is None else len(self._graphs.reasons)
 
     def open(self) -> None:
         """Finds the device and begins its thread. Raises what finding it raises."""
@@ -77,9 +85,9 @@ class Lane:
         pipeline = self._pipeline
         if pipeline is None:
             device = self._device = device_of(self._wanted)
-            graphs = Graphs(device) if options.cuda_graphs else None
+            graphs = self._graphs = Graphs(device) if options.cuda_graphs else None
             self.room = options.in_flight or (2 if device.staged else 1)
-            pipeline = pipeline_for(device, results=options.results, graphs=graphs)
+            pipeline = pipeline_for(device, results=options.results, graphs=graphs, grad=options.mode == "grad")
         pipeline.enter()
         self._pipeline = pipeline
 
@@ -87,12 +95,15 @@ class Lane:
         """One run of the function for these, with so many rows: the outcomes. In any thread."""
         pipeline = self._pipeline
         assert pipeline is not None
-        buffers = self._unused.pop() if self._unused else pipeline.buffers()
+        try:
+            buffers = self._unused.pop()  # not looked at first: another thread may take the last ones meanwhile
+        except IndexError:
+            buffers = pipeline.buffers()
         try:
             with torch.set_grad_enabled(self._options.mode == "grad"):
                 collated = pipeline.stage(buffers, partial(self._collate, function, requests, rows))
             self.worker.run(self._launch, buffers, partial(self._call, function, requests), requests[0].group)
-            return self._outcomes(function, pipeline.finish(buffers), collated)
+            return self._outcomes(function, buffers, collated)
         except Exception as error:
             self.lose_if_fatal(error)
             raise
@@ -111,14 +122,33 @@ class Lane:
     def _launch(self, buffers: Buffers, call: Callable[[Collated], Any], key: Hashable) -> None:
         """In the worker thread."""
         assert self._pipeline is not None
-        with self._order:
-            if self.lost is not None:
-                raise RuntimeError("the device was lost before this batch came to it")
-            try:
+        assert self._device is not None
+        if self._graphs is not None and not self._device.staged:
+            call = partial(self._graphs.run, call, key=key)  # there are none: counts the shapes
+        before = self.not_recorded
+        try:
+            with self._order:
+                if self.lost is not None:
+                    raise RuntimeError("the device was lost before this batch came to it")
                 self._pipeline.launch(buffers, call, key)
-            except Exception as error:
-                self.lose_if_fatal(error)  # here, so that the next batch touches the device no more
-                raise
+        except Exception as error:
+            self.lose_if_fatal(error)  # here, so that the next batch touches the device no more
+            raise
+        finally:
+            if self.not_recorded > before and self._device.staged:
+                self._log_unrecorded(buffers)
+
+    def _log_unrecorded(self, buffers: Buffers) -> None:
+        """Why there is no graph of this shape, the last one that was looked at."""
+        assert self._graphs is not None
+        assert buffers.collated is not None
+        leaves = flatten(tuple(buffers.collated.args))[0]
+        logging.getLogger("batchlib").warning(
+            "%s: batches of shape %s cannot be recorded for cuda_graphs=True, and run as usual: %s",
+            self._name,
+            ", ".join([str(tuple(leaf.shape)) for leaf in leaves if holds_rows(leaf)]),
+            next(reversed(self._graphs.reasons.values())),
+        )
 
     def _call(self, function: BatchFunction, requests: Sequence[Request], collated: Collated) -> Any:
         """Modes and autocast are entered anew for each batch: a function may leave others behind, and autocast keeps
@@ -143,14 +173,19 @@ class Lane:
             self.lost = error
         return self.lost is not None
 
-    def _outcomes(self, function: BatchFunction, result: Any, collated: Collated) -> Sequence[Any]:
+    def _outcomes(self, function: BatchFunction, buffers: Buffers, collated: Collated) -> Sequence[Any]:
         """The result taken apart. Nothing is given away of memory that the next batch writes to."""
+        assert self._pipeline is not None
         assert self._device is not None
         copy = True if self._device.staged and self._options.results != "device" else self._options.copy
-        listed = isinstance(result, list) or (isinstance(result, tuple) and function.collator is None)
-        if copy is not False and listed:
-            result = [_owned(outcome, copy) for outcome in result]
-        outcomes = function.uncollate(result, collated, copy)
+        result = self._pipeline.finish(buffers)
+        listed = isinstance(result, Sequence) and not (isinstance(result, tuple) and function.collator is not None)
+        if copy is False or not listed:
+            outcomes = function.uncollate(result, collated, copy)
+        else:
+            found = list(function.uncollate(result, collated, False))
+            buffers.result = result = None  # for `owned`, which counts who knows what is in it
+            outcomes = owned(found, copy)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 scrub(outcome)
@@ -174,27 +209,3 @@ def _set_threads(count: int) -> None:
         other = threading.Thread(target=torch.set_num_threads, args=(usual,))
         other.start()
         other.join()
-
-
-def _owned(outcome: Any, copy: Copy) -> Any:
-    """An outcome that a function gave in a list, its tensors and arrays made to own their memory."""
-    if isinstance(outcome, torch.Tensor):
-        return _owned_leaf(copy, outcome)
-    if isinstance(outcome, ATOMS) or (isinstance(outcome, list) and outcome and isinstance(outcome[0], ATOMS)):
-        return outcome  # nothing in it to look for, and perhaps very many of them
-    leaves, structure = flatten(outcome, lists=True)
-    owned = [_owned_leaf(copy, leaf) for leaf in leaves]
-    same = all([mine is leaf for mine, leaf in zip(owned, leaves, strict=True)])
-    return outcome if same else structure.rebuild(owned)
-
-
-def _owned_leaf(copy: Copy, leaf: Any) -> Any:
-    """It must fill its memory: what is beside it may be somebody else's."""
-    if isinstance(leaf, torch.Tensor):
-        if leaf.layout is not torch.strided:
-            return leaf
-        own = leaf.untyped_storage().nbytes() <= leaf.nbytes and not leaf.is_inference()
-        return leaf if own and copy == "auto" else leaf.clone()
-    if isinstance(leaf, np.ndarray):
-        return leaf if leaf.base is None and copy == "auto" else leaf.copy()
-    return leaf

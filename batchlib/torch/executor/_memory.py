@@ -6,10 +6,10 @@ while one is around that has not been scrubbed.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -109,8 +109,11 @@ def _related(error: BaseException, *, hidden: bool) -> Iterator[BaseException]:
 def scrub(error: BaseException) -> None:
     """Has it and what it came from forget the local variables of every frame that has ended. Their texts stay."""
     for each in _related(error, hidden=True):
-        traceback.clear_frames(each.__traceback__)
-        frame = each.__traceback__ and each.__traceback__.tb_frame.f_back
+        trace = each.__traceback__
+        frame = trace and trace.tb_frame.f_back
+        while trace is not None:
+            _ended(trace.tb_frame)
+            trace = trace.tb_next
         while frame is not None and _ended(frame):  # of an error that was caught: it knows those who called its catcher
             frame = frame.f_back
         if isinstance(each, AttributeError):
@@ -118,8 +121,12 @@ def scrub(error: BaseException) -> None:
 
 
 def _ended(frame: FrameType) -> bool:
-    """Whether it had come to its end; its local variables are forgotten."""
-    if frame.f_code.co_flags & _PAUSING:
+    """Whether it had come to its end; its local variables are forgotten.
+
+    Before Python 3.13 `clear` closes what only pauses. Until its end such a frame is part of its generator or
+    coroutine, and the collector does not track it.
+    """
+    if frame.f_code.co_flags & _PAUSING and not gc.is_tracked(frame):
         return False
     try:
         frame.clear()
@@ -176,10 +183,14 @@ class Limits:
         limit = self._limits.get(bucket)
         return sys.maxsize if limit is None else limit.rows
 
-    def failed(self, bucket: Hashable, rows: int) -> None:
-        """So many rows did not fit. One that does not fit by itself tells nothing of others: its limit is forgotten."""
+    def failed(self, bucket: Hashable, rows: int) -> bool:
+        """So many rows did not fit; whether that was a trial.
+
+        One that does not fit by itself tells nothing of others: its limit is forgotten.
+        """
         with self._lock:
             limit = self._limits.get(bucket)
+            trial = limit is not None and limit.raised
             if rows == 1:
                 self._limits.pop(bucket, None)
             elif limit is None:
@@ -193,6 +204,7 @@ class Limits:
                 if limit.raised:
                     limit.patience = min(2 * limit.patience, _LAST_PATIENCE)
                 limit.raised = False
+            return trial
 
     def succeeded(self, bucket: Hashable, rows: int) -> None:
         """So many rows did fit."""

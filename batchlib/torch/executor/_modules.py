@@ -7,7 +7,9 @@ through without calling anything of it: closure, globals that its code names, bo
 from __future__ import annotations
 
 import functools
+import inspect
 import types
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -40,6 +42,37 @@ class Layer:
     def __str__(self) -> str:
         kind = type(self.module).__name__
         return f"{self.path} ({kind})" if self.path else kind
+
+
+def warn_of_training(function: Any, name: str, requests: Sequence[Request]) -> None:
+    """A UserWarning, in the place of the function, if it uses modules in which something is in training mode."""
+    try:
+        kinds = ", ".join(sorted({type(module).__name__ for module in training_modules(function, requests)}))
+        file, line, module = _place(function)
+    except Exception:  # of something foreign that was looked at: no reason to fail anybody's batch
+        return
+    if kinds:
+        warnings.warn_explicit(
+            f"{name} runs a model in training mode ({kinds}), so results may depend on chance and on who shares a "
+            "batch: call .eval() on it",
+            UserWarning,
+            file,
+            line,
+            module,
+        )
+
+
+def _place(function: Any) -> tuple[str, int, str | None]:
+    """Where its code begins, and the Python module of that; what has no code of its own is where its class has it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    kind = type(function)
+    for each in (function, getattr(kind, "forward", None), getattr(kind, "__call__", None)):  # noqa: B004
+        code = getattr(each, "__code__", None)
+        if isinstance(code, types.CodeType):
+            return code.co_filename, code.co_firstlineno, each.__module__
+    return kind.__qualname__, 1, kind.__module__
 
 
 def training_modules(function: Any, requests: Sequence[Request] = ()) -> list[torch.nn.Module]:
@@ -77,36 +110,64 @@ def training_layers(modules: Iterable[torch.nn.Module]) -> list[Layer]:
     asking: dict[type, bool] = {}  # a model has thousands of layers, and few classes
     for module in modules:
         for path, layer in module.named_modules():
-            if layer.training:
+            if getattr(layer, "training", False):  # a frozen one has no mode any more
                 effect = _effect(layer, asking)
                 if effect is not None:
                     layers.append(Layer(path, layer, effect))
     return layers
 
 
+def norms_over_batch(modules: Iterable[torch.nn.Module]) -> list[Layer]:
+    """The layers that take statistics over the batch in evaluation as in training, since they keep none."""
+    return [
+        Layer(path, layer, "statistics")
+        for module in modules
+        for path, layer in module.named_modules()
+        if issubclass(_kind(layer), _BatchNorm) and _constant(layer, "running_mean") is None
+    ]
+
+
 def _effect(layer: torch.nn.Module, asking: dict[type, bool]) -> Effect | None:
-    if isinstance(layer, _BatchNorm):
-        return "statistics"
-    if isinstance(layer, _DropoutNd):
-        return "chance" if layer.p else None
-    if isinstance(layer, torch.nn.RReLU):
+    kind = _kind(layer)
+    if issubclass(kind, _BatchNorm):
+        return None if _constant(layer, "running_mean") is None else "statistics"
+    if issubclass(kind, _DropoutNd):
+        return "chance" if _constant(layer, "p") else None
+    if issubclass(kind, torch.nn.RReLU):
         return "chance"
-    if isinstance(layer, torch.nn.RNNBase | torch.nn.MultiheadAttention):
-        return "chance" if layer.dropout else None
-    if isinstance(layer, _InstanceNorm):
-        return "other" if layer.track_running_stats else None
-    kind = type(layer)
+    if issubclass(kind, torch.nn.RNNBase | torch.nn.MultiheadAttention):
+        return "chance" if _constant(layer, "dropout") else None
+    if issubclass(kind, _InstanceNorm):
+        return "other" if _constant(layer, "track_running_stats") else None
+    if issubclass(kind, torch.jit.ScriptModule):
+        return "other" if "self.training" in getattr(layer, "code", "") else None
     if kind not in asking:
         asking[kind] = _asks_for_training(kind)
     return "other" if asking[kind] else None
 
 
+def _kind(layer: torch.nn.Module) -> type:
+    """Its class; of a scripted layer of torch's the one that was scripted."""
+    kind: Any = None
+    if isinstance(layer, torch.jit.ScriptModule):
+        kind = getattr(torch.nn, str(getattr(layer, "original_name", "")), None)
+    return kind if isinstance(kind, type) else type(layer)
+
+
+def _constant(layer: torch.nn.Module, name: str) -> Any:
+    """True where a recording of the layer has not kept it: it is then taken for the usual one."""
+    return getattr(layer, name, True)
+
+
 def _asks_for_training(kind: type) -> bool:
-    """Whether code of a class that is not torch's own names `training`, as functional dropout does."""
+    """Whether code of a class that is not torch's own names `training`, as functional dropout does.
+
+    What torch wraps around modules, or compiles and exports them to, changes nothing; what is inside is a layer, too.
+    """
     return any(
         isinstance(member, types.FunctionType) and "training" in member.__code__.co_names
         for base in kind.__mro__
-        if not base.__module__.startswith("torch.nn.modules")
+        if base.__module__.partition(".")[0] != "torch"
         for member in vars(base).values()
     )
 
@@ -125,10 +186,10 @@ def _used_by(value: Any) -> Iterator[Any]:
     elif kind is types.FunctionType:
         yield from _used_by_function(value)
     elif isinstance(value, type):  # the owner of a class method
-        yield from [member for member in vars(value).values() if not isinstance(member, types.FunctionType)]
+        yield from _held_by_class(value)
     elif not isinstance(value, types.ModuleType):
         call = getattr(kind, "__call__", None)  # noqa: B004 (its code, to be looked through)
-        yield from (call, *_attributes(value))
+        yield from (call, *_attributes(value), *_held_by_class(kind))
 
 
 def _used_by_function(function: types.FunctionType) -> Iterator[Any]:
@@ -143,9 +204,10 @@ def _used_by_function(function: types.FunctionType) -> Iterator[Any]:
     names = set(_names(function.__code__))
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]
-        if isinstance(value, types.ModuleType):
-            yield from [vars(value)[attribute] for attribute in names & vars(value).keys()]
-        elif not isinstance(value, type):
+        if isinstance(value, types.ModuleType | type):
+            for held in [vars(base) for base in getattr(value, "__mro__", [value])]:
+                yield from [held[attribute] for attribute in names & held.keys()]
+        else:
             yield value
 
 
@@ -155,6 +217,12 @@ def _names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
+
+
+def _held_by_class(kind: type) -> Iterator[Any]:
+    """Values, and none of its functions, properties and the like."""
+    for base in kind.__mro__:
+        yield from [member for member in vars(base).values() if not hasattr(type(member), "__get__")]
 
 
 def _attributes(value: Any) -> Iterator[Any]:

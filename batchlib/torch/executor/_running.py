@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -19,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from ..._core._execution import BatchFunction
 from ..._core._request import Request
 from ...errors import ExecutorLost
-from ...executors._errors import deliverable, failures
+from ...executors._errors import failures
+from ...executors._in_parts import InParts
 from ._lane import Lane
 from ._memory import Limits, attempt, is_out_of_memory
-from ._modules import training_modules
+from ._modules import warn_of_training
 from ._worker import Worker
 
 if TYPE_CHECKING:
@@ -51,12 +51,18 @@ class DeviceExecutor:
         self._preparing = threading.Lock()
         self._changed = threading.Condition()  # guards the lanes' counts; notified when there may be room
         quiet = replace(options, on_fatal=None)  # the threads keep the lanes, and a hook may know the batcher
+        self._counted = {"out_of_memory": 0, "cut": 0}
         self.lanes = [Lane(quiet, wanted, function.name) for wanted in options.devices]
 
     @property
     def healthy(self) -> bool:
         """Whether no device has been lost."""
         return all([lane.lost is None for lane in self.lanes])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Runs that did not fit into memory, batches that ran in pieces for it, shapes of which there is no graph."""
+        return {**self._counted, "not_recorded": sum([lane.not_recorded for lane in self.lanes])}
 
     @property
     def stop(self) -> Callable[[], None]:
@@ -77,61 +83,71 @@ class DeviceExecutor:
         """
         parts = [requests]
         del requests  # an error knows this frame, and callers keep it
-        outcomes, failure = self._served(parts, only)
+        outcomes, lost = self._served(parts, only)
+        failure = outcomes.failed.get((0, len(outcomes))) if lost is None else lost
         if failure is None:
             return outcomes
+        if lost is not None:
+            lost.outcomes = dict(enumerate(outcomes))
         try:
             raise failure
         finally:
-            del failure
+            del failure, lost, outcomes
 
-    def _served(self, parts: list[Part], only: Lane | None) -> tuple[list[Any], BaseException | None]:
-        """The outcomes in order, or what fails all of them. Errors are values here and know this frame: it ends empty.
+    def _served(self, parts: list[Part], only: Lane | None) -> tuple[InParts, ExecutorLost | None]:
+        """The outcomes in order; those of the first ones, and an error for the others, once no device is left.
 
-        parts: what is to run, the next one last.
+        parts: what is to run, the next one last. Errors are values here and know this frame: it ends empty.
         """
         part = parts[-1]
-        outcomes: list[Any] = []
+        outcomes = InParts()
         results: Sequence[Any] = ()
+        short = 0  # times that memory ran out
+        cut = False  # in pieces for it
         try:
             error = None if self._ready else attempt(self._prepare, part)[1]
             if error is not None:
-                return [], error
+                outcomes.fail(error, len(part))
+                return outcomes, None
             while parts:
                 part = parts.pop()
                 bucket = self._bucket(part) if self._limits else None
                 allowed = self._limits.allowed(bucket)
                 if len(part) > min(self._most, allowed):
                     parts += _cut(part, min(self._most, allowed))
+                    cut = cut or allowed < self._most
                     continue
                 rows = self.rows_for(len(part), allowed)
                 lane, results, error = self._attempted(part, rows, only)
                 if lane is None:
-                    return [], self._all_lost()
+                    return outcomes, self._all_lost()
                 if error is None:
                     self._limits.succeeded(bucket, rows)
                     outcomes += results
                 elif lane.lost is not None:
                     self._tell(lane)
-                    outcomes += [_lost(lane) for _ in part]
                     if not self._left(only):
-                        return [], self._all_lost()
+                        return outcomes, self._all_lost()
+                    outcomes += [_lost(lane) for _ in part]
                 elif isinstance(error, ExecutorLost):  # of a batched function that this one calls
                     outcomes += failures(error, len(part))
                 elif not is_out_of_memory(error, self._options.oom):
-                    return [], error
+                    outcomes.fail(error, len(part))
                 else:
-                    self._make_room(lane, part, rows)
-                    if not self._options.idempotent:
-                        return [], error
-                    if rows > len(part):
+                    trial = self._limits.failed(self._bucket(part), rows)
+                    short += 1
+                    _make_room(lane, everything=trial or short == 2 or not self._options.idempotent)
+                    if rows == 1 or not self._options.idempotent:
+                        outcomes.fail(error, len(part))
+                    elif rows > len(part):
                         parts.append(part)  # first of all without its fillers
-                    elif rows > 1:
-                        parts += _cut(part, rows // 2)
                     else:
-                        outcomes.append(deliverable(error))
+                        parts += _cut(part, rows // 2)
+                        cut = True
             return outcomes, None
         finally:
+            if short or cut:
+                self._count(out_of_memory=short, cut=cut)
             parts.clear()
             error = None
             del part, outcomes, results
@@ -141,7 +157,7 @@ class DeviceExecutor:
     ) -> tuple[Lane | None, Sequence[Any], BaseException | None]:
         """Runs a part: where, and what came of it. No lane if there is none left. Its frame ends empty, as above.
 
-        A lone item that finds no memory on a device that others use, too, is tried again without them.
+        A lone item that finds no memory is tried again when nothing else is on its device, and no garbage anywhere.
         """
         at, alone = only, False
         results: Sequence[Any] = ()
@@ -153,13 +169,18 @@ class DeviceExecutor:
                         return None, (), None
                     at, alone = only, False  # lost while it was waited for
                     continue
-                results, error = attempt(lane.run, self._function, part, rows)
-                lost = error is not None and lane.lose_if_fatal(error)
-                self._give_back(lane)
-                if error is None or lost or alone or lane.room == 1 or len(part) > 1 or not self._options.idempotent:
+                try:
+                    if alone:
+                        _make_room(lane, everything=True)
+                    results, error = attempt(lane.run, self._function, part, rows)
+                    lost = error is not None and lane.lose_if_fatal(error)
+                finally:
+                    self._give_back(lane)
+                if error is None or lost or alone or rows > 1 or not self._options.idempotent:
                     return lane, results, error
                 if not is_out_of_memory(error, self._options.oom):
                     return lane, (), error
+                self._count(out_of_memory=1)
                 at, alone = lane, True
         finally:
             error = None
@@ -171,17 +192,14 @@ class DeviceExecutor:
             if self._ready:
                 return
             for lane in self.lanes:
-                lane.open()
+                _, error = attempt(lane.open)
+                if error is not None and not lane.lose_if_fatal(error):
+                    raise error
             self._ready = True
-        modules = training_modules(self._function.function, requests)
-        if modules:
-            kinds = ", ".join(sorted({type(module).__name__ for module in modules}))
-            warnings.warn(
-                f"{self._function.name} runs a model in training mode ({kinds}), so results may depend on chance and "
-                "on who shares a batch: call .eval() on it",
-                UserWarning,
-                stacklevel=2,
-            )
+        for lane in self.lanes:
+            if lane.lost is not None:
+                self._tell(lane)
+        warn_of_training(self._function.function, self._function.name, requests)
 
     def _bucket(self, part: Part) -> Hashable:
         """What a limit holds for: requests of one group whose longest is about as long."""
@@ -195,12 +213,6 @@ class DeviceExecutor:
             return size
         rows = self.batch_sizes[bisect_left(self.batch_sizes, size)]
         return rows if rows <= allowed else size
-
-    def _make_room(self, lane: Lane, part: Part, rows: int) -> None:
-        """After memory ran out. Of the failed run nothing is alive by now but what is in cycles."""
-        self._limits.failed(self._bucket(part), rows)
-        gc.collect()
-        attempt(lane.release)
 
     def _left(self, only: Lane | None) -> list[Lane]:
         """Those that are not lost, or the one if that is not."""
@@ -229,6 +241,11 @@ class DeviceExecutor:
                 if only is not None and alone:
                     only.reserved -= 1
 
+    def _count(self, **more: int) -> None:
+        with self._changed:
+            for name, number in more.items():
+                self._counted[name] += number
+
     def _give_back(self, lane: Lane) -> None:
         with self._changed:
             lane.busy -= 1
@@ -244,12 +261,30 @@ class DeviceExecutor:
         assert lane.lost is not None
         try:
             self._options.on_fatal(lane.lost)
-        except BaseException as error:  # nobody's call: its callers get what befell the device
+        except BaseException as fault:  # nobody's call: its callers get what befell the device
+            error = fault
+            if isinstance(fault, SystemExit):  # of which the hook below says nothing
+                error = RuntimeError(
+                    "on_fatal= raised SystemExit, which ends no process from a thread: call os._exit, or os.kill with "
+                    "the process's own id"
+                )
+                error.__cause__ = fault
             threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))
 
     def _all_lost(self) -> ExecutorLost:
         """What fails a batch when there is no device left."""
         return _lost([lane for lane in self.lanes if lane.lost is not None][-1])
+
+
+def _make_room(lane: Lane, everything: bool) -> None:
+    """After memory ran out. Of the failed run nothing is alive by now but what is in cycles, and that is young.
+
+    everything: look for older garbage, too. That takes a third of a second where two million objects are alive, so it
+    is done when there is reason to think that garbage fills the memory: something smaller found none either (once for
+    each batch), what should have been there again is not, or there is nothing smaller to be tried.
+    """
+    gc.collect(2 if everything else 1)
+    attempt(lane.release)
 
 
 def _stop(workers: Sequence[Worker]) -> None:
@@ -265,7 +300,7 @@ def _cut(part: Part, most: int) -> list[Part]:
 def _lost(lane: Lane) -> ExecutorLost:
     error = ExecutorLost(
         f"{lane.place} is lost, and nothing more can run on it in this process ({type(lane.lost).__name__}: "
-        f"{lane.lost}): start a new one, from on_fatal= for instance"
+        f"{lane.lost}): end it, in on_fatal= for instance, and start a new one"
     )
     error.__cause__ = lane.lost
     return error

@@ -7,16 +7,18 @@ import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter
 from typing import Any
 
 from ..._context import inside
 from ..._core._batch import Batch
-from ..._core._execution import Collator, Executor
+from ..._core._execution import Collator, Executor, ExecutorFactory
+from ..._core._policies import Policies
 from ..._core._request import Request
 from ...errors import ExecutorLost
 from ...executors import CollatedFunction, FunctionExecutor
+from ...executors._apart import Apart
 from ...executors._errors import one_each
 
 USUAL_BATCH_SIZE = 32
@@ -30,7 +32,9 @@ class Trials:
     prepare: makes a request of the items of one call, as the intake of a batched function does.
     collation, collator: None where the function gets lists, or what a plain callable makes of them.
     autocast: what its executor computes in, if it says so.
+    policies: those of a batched function.
     started: makes an executor of the same kind that collates in another way.
+    own: whether the executor was made for these trials, and ends with them.
     """
 
     name: str
@@ -43,6 +47,8 @@ class Trials:
     collator: Any = None
     max_batch_size: int = USUAL_BATCH_SIZE
     autocast: Any = None
+    policies: Policies | None = None
+    own: bool = False
     runs: int = 0
     raised: list[Exception] = field(default_factory=list)
     """What whole batches failed with; an error in a slot is an outcome like others."""
@@ -51,13 +57,20 @@ class Trials:
     def request(self, sample: Any) -> Request:
         """The request of a sample: an item, or a tuple of items for a function of several batched parameters."""
         several = not self.single and type(sample) is tuple
-        return self.prepare(sample if several else (sample,))
+        request = self.prepare(sample if several else (sample,))
+        if request.outcome is not None:  # its items are refused
+            raise request.outcome
+        return request
 
     @contextmanager
     def at_work(self) -> Generator[None]:
         """Has a thread to run in: grad mode and the like are a thread's own, and callers' batches have one, too."""
         with ThreadPoolExecutor(1, "batchlib check") as self._threads:
-            yield
+            try:
+                yield
+            finally:
+                if self.own:
+                    getattr(self.executor, "stop", _nothing)()
 
     def run(self, *requests: Request, executor: Executor | None = None) -> Sequence[Any]:
         """One batch: an outcome per request, for each the error if it fails as a whole. ExecutorLost is raised."""
@@ -76,7 +89,11 @@ class Trials:
             return [error] * len(those)
         finally:
             batch.requests = []  # a request knows its batch: no cycle is left behind
-        return one_each(outcomes, len(those))
+        each = list(one_each(outcomes, len(those)))
+        for (begin, end), failure in getattr(outcomes, "failed", {}).items():  # parts that failed as a whole
+            self.raised.append(failure)
+            each[begin:end] = [failure] * (end - begin)
+        return each
 
     def run_collated(self, collator: Collator, *requests: Request) -> Sequence[Any]:
         """The same with another collator, in an executor of its own."""
@@ -107,45 +124,41 @@ def replaced(request: Request, args: tuple[Any, ...]) -> Request:
 
 def trials_of(function: Any, collate: Any, settings: Mapping[str, Any]) -> Trials:
     """For a batched function, or a plain one with a collation. TypeError for what is neither."""
-    live = getattr(function, "_live", None)
-    if live is not None and collate is None and hasattr(function, "__wrapped__"):
-        return _batched(function, live, dict(settings))
-    plain = function if live is None else getattr(function, "direct", None)
-    if not callable(plain):
+    if not callable(function):
         raise TypeError(f"check_batching needs a batched function, or a callable and its collate=, not {function!r}")
-    return _plain(plain, collate, dict(settings))
+    face: Any = function  # its type is unknown again, after `callable`
+    taken = getattr(face, "_apart", None)
+    if taken is None:
+        return _plain(face, collate, dict(settings))
+    apart: Apart = taken()
+    if collate is None:
+        return _batched(apart, dict(settings))
+    factory: Any = apart.factory
+    if getattr(factory, "cuda_graphs", False):  # the shapes of another collation need not be few
+        factory = replace(factory, cuda_graphs=False)
+    trials = _plain(face.direct, collate, dict(settings), factory)
+    trials.max_batch_size = min(apart.policies.max_batch_size, USUAL_BATCH_SIZE)
+    return trials
 
 
-def _batched(function: Any, live: Any, settings: dict[str, Any]) -> Trials:
-    signature, given, executor = live.intake.signature, live.given, live.driver.executor
-    collation, factory = given.collation, given.values.get("executor")
-
-    def started(collator: Collator) -> Executor:
-        executed = CollatedFunction(
-            function.__wrapped__,
-            name=signature.name,
-            is_async=executor.is_async,
-            owned=function._owner is not None,
-            collator=collator,
-            by_name=signature.by_name,
-        )
-        return FunctionExecutor(executed) if factory is None else factory.start(executed)
-
+def _batched(apart: Apart, settings: dict[str, Any]) -> Trials:
     return Trials(
-        name=signature.name,
-        function=function.__wrapped__,
-        executor=getattr(executor, "inside", executor),  # a batch that fails is what is looked for: no halves of it
-        started=started,
-        prepare=lambda args: live.intake.request(args, settings, None, function._owner),
-        single=_is_single(signature.signature.parameters.values()),
-        collation=collation,
-        collator=None if collation is None else collation.start(signature.filled, signature.name),
-        max_batch_size=min(live.driver.max_batch_size, USUAL_BATCH_SIZE),
-        autocast=getattr(factory, "autocast", None),
+        name=apart.name,
+        function=apart.function,
+        executor=apart.executor,
+        started=apart.started,
+        prepare=lambda args: apart.request(args, settings),
+        single=_is_single(apart.parameters),
+        collation=apart.collation,
+        collator=apart.collator,
+        max_batch_size=min(apart.policies.max_batch_size, USUAL_BATCH_SIZE),
+        autocast=getattr(apart.factory, "autocast", None),
+        policies=apart.policies,
     )
 
 
-def _plain(function: Any, collate: Any, settings: dict[str, Any]) -> Trials:
+def _plain(function: Any, collate: Any, settings: dict[str, Any], factory: ExecutorFactory | None = None) -> Trials:
+    """For a function with a collation. factory: what describes its executor; None for the usual one."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     collation = collate if hasattr(collate, "start") else None
     if isinstance(collation, type):
@@ -165,7 +178,7 @@ def _plain(function: Any, collate: Any, settings: dict[str, Any]) -> Trials:
             collator=collator,
             by_name=[p.name for p in behind if p.kind is Parameter.POSITIONAL_OR_KEYWORD and p.name not in filled],
         )
-        return FunctionExecutor(executed)
+        return FunctionExecutor(executed) if factory is None else factory.start(executed)
 
     def prepare(args: tuple[Any, ...]) -> Request:
         args, key, _ = (args, None, 1) if collator is None else collator.accept(args)
@@ -174,7 +187,18 @@ def _plain(function: Any, collate: Any, settings: dict[str, Any]) -> Trials:
         return request
 
     single = _is_single([parameter for parameter in parameters if parameter.name not in filled])
-    return Trials(name, function, started(collator), started, prepare, single, collation, collator)
+    return Trials(
+        name,
+        function,
+        started(collator),
+        started,
+        prepare,
+        single,
+        collation,
+        collator,
+        autocast=getattr(factory, "autocast", None),
+        own=True,
+    )
 
 
 def _is_single(parameters: Any) -> bool:

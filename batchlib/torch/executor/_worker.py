@@ -139,13 +139,16 @@ class Worker:
                     return
 
     def _do(self, job: _Job) -> None:
-        if not self._entered:
-            _, error = attempt(self._enter)
-            if error is not None:
-                job.end(None, error)
-                return
-            self._entered = True
-        job.end(*attempt(job.context.run, job.function, *job.args))
+        value: Any = None
+        try:
+            error = None if self._entered else attempt(self._enter)[1]
+            if error is None:
+                self._entered = True
+                value, error = attempt(job.context.run, job.function, *job.args)
+        except BaseException as fault:  # by an error that cannot even be looked at: the thread is for others, too
+            error = fault
+        job.end(value, error)
+        del value, error  # whose traceback knows this frame
 
 
 class _Job:
@@ -167,7 +170,11 @@ class _Job:
         self._done.release()
 
     def wait(self) -> Any:
-        self._done.acquire()
+        try:
+            self._done.acquire()
+        except BaseException:  # interrupted: whoever waits takes back what the job still works with
+            self._done.acquire()
+            raise
         value, error = self._value, self._error
         del self._value, self._error
         if error is None:
