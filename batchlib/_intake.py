@@ -118,7 +118,7 @@ class Intake:
                 args, key, length = request.args, None, 0
             request.group = (request.group, key)
             if mine.cost is None:
-                request.cost = length
+                request.cost = _length(length)
         else:
             args = request.args
         request.tenant = _first_set(options.tenant, ambient.tenant, mine.tenant)
@@ -145,6 +145,17 @@ def _first_set(*values: Any) -> Any:
         if value is not UNSET:
             return value
     return None
+
+
+def _length(value: Any) -> float:
+    """Of a collation. Given on as it is, since it may know what it is the sum of."""
+    try:
+        good = 0 <= value < float("inf")
+    except TypeError:  # no number
+        good = False
+    if not good:
+        raise ValueError(f"a collation's accept must give a length that is a finite number >= 0, not {value!r}")
+    return value  # type: ignore[no-any-return]
 
 
 def _cost(value: object) -> float:

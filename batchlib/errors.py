@@ -19,6 +19,7 @@ Errors of the function itself reach their callers with their own type and are no
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 
 class BatchlibError(Exception):
@@ -79,6 +80,9 @@ class ExecutorLost(BatchlibError):
     get that, and only the others get the error.
     """
 
+    outcomes: Mapping[int, object] = MappingProxyType({})  # also of a subclass that does not call __init__
+
     def __init__(self, message: str = "", *, outcomes: Mapping[int, object] | None = None) -> None:
         super().__init__(message)
-        self.outcomes: Mapping[int, object] = {} if outcomes is None else outcomes
+        if outcomes is not None:
+            self.outcomes = outcomes

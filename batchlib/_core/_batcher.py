@@ -46,7 +46,8 @@ class Batcher:
         self._free = self.max_concurrent_batches = policies.max_concurrent_batches  # _free: executors that run nothing
         self._books = Books()
         self._armed = math.inf  # the earliest instant for which a WakeAt is out
-        self.closed, self._release = False, ""  # takes no more requests; why nobody is held back, usually empty
+        self.closed = False  # takes no more requests
+        self._release = ""  # why nobody is held back; usually empty
         self._lost: ExecutorLost | None = None
         self._guarded = self._states.can_refuse
 

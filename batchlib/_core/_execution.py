@@ -135,7 +135,11 @@ class Collation(Protocol):
 
 
 class Collator(Protocol):
-    """A Collation for one function. Keeps nothing of a batch; its methods are called in any thread."""
+    """A Collation for one function. Keeps nothing of a batch; its methods are called in any thread.
+
+    Optional: `expect(parameters)`, called at decoration where the number of batched parameters is fixed, raises what
+    would otherwise fail every call.
+    """
 
     def accept(self, args: tuple[Any, ...]) -> Accepted:
         """Checks the items of one call, in its caller: what it raises is that caller's alone.

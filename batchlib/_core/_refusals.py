@@ -49,7 +49,8 @@ def closed_while(lost: ExecutorLost | None) -> Callable[[Request], BatchlibError
 
 def of_lost(lost: ExecutorLost) -> ExecutorLost:
     """An error object of its own for one more caller. The cause is shared: nobody raises that one again."""
-    own = ExecutorLost(*lost.args)
+    own = ExecutorLost()
+    own.args = lost.args  # of a subclass, perhaps, with arguments of its own
     own.__cause__ = lost.__cause__
     return own
 

@@ -65,7 +65,7 @@ class Driver:
         self._observers = Observers(options.name, options.version, options.hooks)
         self._hooked = bool(options.hooks)
         self._resources = _lifecycle.Resources()
-        self._closing = False
+        self.closing = False  # `close` has been called
         self.start()
         _lifecycle.register(self, self._resources)
 
@@ -78,7 +78,7 @@ class Driver:
         self.now = clock.now  # looked up once: every request needs it
         self.lock = threading.Lock()
         self.core = (SplittingBatcher if self._policies.oversize_split else Batcher)(self._policies)
-        if self._closing:
+        if self.closing:
             self.core.close(self.now(), drain=False)
         self.gate = Gate(self.lock, self.core, clock, _lifecycle.Notify(self))
         self.channels = Channels()
@@ -194,7 +194,7 @@ class Driver:
         if self._hooked:
             self._observers.batch_ended(batch, outcomes, now)
         following = self.perform(actions, None, keep=WORKER if worker else None)
-        if self._closing and self.core.idle:
+        if self.closing and self.core.idle:
             self._resources.stop()
         return following
 
@@ -306,9 +306,9 @@ class Driver:
                 self.refuse_reentry(ambient.chain, "close with drain=False")
             refuse_to_block(self, "close(drain=True)", "await aclose(...)")
         with self.lock:
-            if self._closing:
+            if self.closing:
                 return
-            self._closing = True
+            self.closing = True
             actions = self.core.close(self.now(), drain=drain)
             self.gate.notify()
         self.perform(actions, None)

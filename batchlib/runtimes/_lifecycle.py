@@ -23,6 +23,8 @@ from ._running import reap
 from ._threads import PrivateLoop, Workers
 
 if TYPE_CHECKING:
+    import asyncio
+
     from .._core._protocols import Clock
     from ._driver import Driver
 
@@ -105,10 +107,13 @@ async def aclose(driver: Driver, drain: bool, timeout: float | None) -> None:
 
     RuntimeError if there is no thread to be had for draining; nothing has been closed then.
     """
+    if driver.closing:
+        return  # a second call does nothing, and needs no thread for that
+    loop = None if in_trio() else sys.modules["asyncio"].get_running_loop()
     try:
-        await _close_in_thread(driver, drain, timeout)
+        await _close_in_thread(driver, drain, timeout, loop)
     except RuntimeError as error:
-        if driver.core.closed:
+        if driver.closing:
             raise  # not for want of a thread
         if drain:
             raise RuntimeError(
@@ -118,9 +123,14 @@ async def aclose(driver: Driver, drain: bool, timeout: float | None) -> None:
         driver.close(drain=False, timeout=None)
 
 
-async def _close_in_thread(driver: Driver, drain: bool, timeout: float | None) -> None:
-    """A daemon thread, as trio's are: asyncio's own pool is joined when the loop ends, and a batch may hang."""
-    if in_trio():
+async def _close_in_thread(
+    driver: Driver, drain: bool, timeout: float | None, loop: asyncio.AbstractEventLoop | None
+) -> None:
+    """A daemon thread, as trio's are: asyncio's own pool is joined when the loop ends, and a batch may hang.
+
+    loop: asyncio's; None on trio.
+    """
+    if loop is None:
         await sys.modules["trio"].to_thread.run_sync(driver.close, drain, timeout, abandon_on_cancel=True)
         return
     closed: Future[None] = Future()
@@ -135,7 +145,7 @@ async def _close_in_thread(driver: Driver, drain: bool, timeout: float | None) -
             closed.set_result(None)
 
     threading.Thread(target=copy_context().run, args=(close,), name="batchlib-close", daemon=True).start()
-    await sys.modules["asyncio"].wrap_future(closed)
+    await sys.modules["asyncio"].wrap_future(closed, loop=loop)
 
 
 def _reset_in_child() -> None:

@@ -31,7 +31,7 @@ class Observers:
                 size=batch.size,
                 fill=batch.fill,
                 cost=batch.cost,
-                longest=batch.longest,
+                longest=+batch.longest,  # a plain number, whatever a collation gives: hooks write it down
                 reason=batch.reason,
                 queue_delays=delays,
                 now=batch.started,
@@ -47,7 +47,7 @@ class Observers:
                 size=batch.size,
                 fill=batch.fill,
                 cost=batch.cost,
-                longest=batch.longest,
+                longest=+batch.longest,  # a plain number, whatever a collation gives: hooks write it down
                 reason=batch.reason,
                 execution_time=now - batch.started,
                 failed=sum(isinstance(outcome, BaseException) for outcome in outcomes),
@@ -67,7 +67,7 @@ class Observers:
                     state=request.state,
                     tenant=request.tenant,
                     priority=request.priority,
-                    cost=request.cost,
+                    cost=+request.cost,  # likewise
                     batch=None if batch is None else batch.number,
                     queue_delay=None if batch is None else batch.started - request.arrival,
                     latency=now - request.arrival,

@@ -11,9 +11,12 @@ from support import VirtualClock
 from support.until import until
 
 from batchlib import BatchEnded, BatchStarted, RequestEnded
+from batchlib.policies.structures._lengths import Lengths
+from batchlib.protocols import Accepted
 
 from .held import Held, Kind, of_kind
 from .runtimes import LONG, MixedRuntime, Runtime
+from .test_refused_by_collation import AtMostFour
 
 Make = Callable[..., Any]
 
@@ -56,6 +59,24 @@ def test_what_a_batch_would_waste_if_it_were_padded(runtime: Runtime, make: Make
     until(lambda: len(events) == 5)
     batches = [event for event in events if isinstance(event, BatchStarted | BatchEnded)]
     assert [(batch.size, batch.cost, batch.longest) for batch in batches] == [(3, 6, 3)] * 2
+
+
+class Halves(AtMostFour):
+    """The two halves of an item are padded by themselves."""
+
+    def accept(self, args: tuple[Any, ...]) -> Accepted:
+        return Accepted(args, None, Lengths((1, len(args[0]) - 1)))
+
+
+def test_costs_are_plain_numbers_whatever_a_collation_gives(runtime: Runtime, make: Make) -> None:
+    """Not every encoder takes a subclass of float."""
+    events: list[Any] = []
+    function = make(of_kind("plain", lambda items: items), hooks=[events.append], collate=Halves())
+    assert runtime.start(function, "abc").result() == "abc"
+    until(lambda: len(events) == 3)
+    started, ended, request = events
+    costs = [started.cost, started.longest, ended.cost, ended.longest, request.cost]
+    assert [(type(cost), cost) for cost in costs] == [(float, 3)] * 5
 
 
 def test_events_are_frozen(make: Make) -> None:

@@ -71,6 +71,30 @@ def test_who_has_an_outcome_when_it_is_lost_gets_that(runtime: Runtime, kind: Ki
     assert (done.healthy, done.closed, done.completed, done.failed, done.rejected) == (False, True, 1, 0, 2)
 
 
+class OneLost(ExecutorLost):
+    """Somebody's own, which leaves out what it inherits."""
+
+    def __init__(self, device: str, code: int) -> None:
+        self.device = device
+
+
+def test_an_error_of_ones_own_strands_nobody(runtime: Runtime, kind: Kind, make: Make) -> None:
+    def function(items: list[Any]) -> list[Any]:
+        raise OneLost("cuda:0", 710)
+
+    held = Held(kind, function)
+    batcher = make(held, max_batch_size=1, executor=Executor(held, kind))
+    calls = [runtime.start(batcher, 1)]
+    until(lambda: held.seen)
+    calls += runtime.start_each(batcher, [2, 3])
+    until(lambda: batcher.statistics().waiting == 2)
+    held.gate.open()
+    calls += [runtime.start(batcher, 4)]
+    assert [(type(error), error.args) for call in calls if (error := call.error())] == [
+        (ExecutorLost, ("cuda:0", 710))
+    ] * 4
+
+
 def test_one_that_is_lost_can_be_closed(runtime: Runtime, kind: Kind, make: Make) -> None:
     held = Held(kind, gone)
     function = make(held, executor=Executor(held, kind))

@@ -214,6 +214,21 @@ def test_aclose_without_a_thread_to_drain_in_says_so_and_changes_nothing(
     assert isinstance(loop.start(function, 2).error(), Closed)
 
 
+def test_a_second_aclose_needs_no_thread(loop: LoopRuntime, make: Make) -> None:
+    function = make(same)
+    loop.run(function.aclose)
+    with no_thread_to_close_in():
+        loop.run(function.aclose)
+
+
+def test_aclose_on_no_loop_closes_nothing(make: Make) -> None:
+    function = make(same)
+    closing = function.aclose()
+    with pytest.raises(RuntimeError, match="loop"):
+        closing.send(None)
+    assert function.call(1) == 1
+
+
 def test_aclose_without_draining_needs_no_thread(loop: LoopRuntime, kind: Kind, make: Make) -> None:
     held = Held(kind)
     function = make(held, max_batch_size=1)

@@ -118,6 +118,23 @@ async def test_an_item_that_is_not_accepted_fails_its_caller_alone() -> None:
     assert await good == [1, 2]
 
 
+@pytest.mark.parametrize("length", [-1, float("nan"), float("inf"), None, "3"])
+def test_a_length_that_no_limit_can_add_up_is_refused(length: Any) -> None:
+    class Mismeasured(Padder):
+        def accept(self, args: tuple[Any, ...]) -> Accepted:
+            return Accepted(args, None, length)
+
+    class Mismeasuring(Padded):
+        def start(self, taken: Collection[str], function: str) -> Padder:
+            return Mismeasured()
+
+    function = batched(lambda items, lengths: items, collate=Mismeasuring(), max_batch_cost=10)
+    with pytest.raises(ValueError, match=rf"a length that is a finite number >= 0, not {length!r}"):
+        function.call([1])
+    measured = batched(lambda items, lengths: items, collate=Mismeasuring(), max_batch_cost=10, cost=len)
+    assert measured.call([1]) == [1]
+
+
 def test_an_item_that_is_refused_is_not_kept() -> None:
     class Item(list[int]):
         pass

@@ -12,6 +12,7 @@ from batchlib.torch.device._device import CaptureFailed, CpuDevice, Graph
 from batchlib.torch.device._graphs import Graphs
 from batchlib.torch.device._ring import Pipeline
 from batchlib.torch.device._simulated import SimulatedDevice
+from batchlib.torch.executor._memory import is_fatal, is_out_of_memory
 
 
 class Fake(SimulatedDevice):
@@ -138,6 +139,38 @@ def test_what_cannot_be_known_again_is_called(device: Fake, graphs: Graphs) -> N
         assert found == ["a", "b"]
     assert not device.captured
     assert list(graphs.reasons.values()) == ["its lists cannot be known again"]
+
+
+@pytest.mark.parametrize("args", [(torch.ones(2),), (torch.ones(2), ["a", "b"])], ids=["known", "not known again"])
+def test_what_is_called_as_it_is_fails_as_it_does(device: Fake, graphs: Graphs, args: Any) -> None:
+    """An error of the function is none of what was looked for before it ran: it runs once."""
+    device.error = CaptureFailed("item() waits for the device")
+    graphs.run(lambda collated: None, batch(*args))
+    reasons, calls = dict(graphs.reasons), []
+
+    def refuse(collated: Collated) -> Any:
+        calls.append(collated)
+        raise TypeError("not such an item")
+
+    with pytest.raises(TypeError, match="not such an item") as caught:
+        graphs.run(refuse, batch(*args))
+    assert caught.value.__context__ is None
+    assert len(calls) == 1
+    assert graphs.reasons == reasons
+
+
+def test_memory_that_runs_out_after_a_recording_failed_is_no_lost_device(device: Fake, graphs: Graphs) -> None:
+    """What an error came from is asked, too, and a recording may fail with one that would mean a lost device."""
+    device.error = CaptureFailed("not permitted when stream is capturing")
+    device.error.__cause__ = torch.AcceleratorError("operation not permitted when stream is capturing")
+
+    def hungry(collated: Collated) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        graphs.run(hungry, batch(torch.ones(2)))
+    assert is_out_of_memory(caught.value)
+    assert not is_fatal(caught.value)
 
 
 def test_the_cpu_has_none() -> None:

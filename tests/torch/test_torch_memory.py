@@ -808,6 +808,22 @@ def test_what_may_not_run_twice_leaves_no_old_garbage_to_the_next(collections: l
     assert f.call(2) == 2
 
 
+def test_who_is_tried_alone_stays_alone_until_the_end() -> None:
+    takes_another: list[bool] = []
+
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        (lane,) = f._live.driver.executor.lanes
+        takes_another.append(lane.free)
+        if len(takes_another) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return batch + 1
+
+    executor = TorchExecutor(SimulatedDevice(1), in_flight=2)
+    f: Any = batched(model, max_batch_size=1, collate=stack(), executor=executor)
+    assert [f.call(torch.zeros(1)).item() for _ in range(2)] == [1, 1]
+    assert takes_another == [True, False, True]
+
+
 def test_a_lone_item_is_not_tried_alone_while_it_still_has_fillers() -> None:
     sizes: list[int] = []
     f = on_cpu(scarce(sizes, [1]), size=1, batch_sizes=[4])

@@ -23,6 +23,11 @@ class Model:
         self.buffer = torch.jit.script(torch.nn.BatchNorm1d(3).eval())
         self.held = {"x": torch.zeros(3)}
         self.last: list[Any] = []
+        self.storages: list[torch.UntypedStorage] = []
+
+    def keeping(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.storages.append(tensor.untyped_storage())
+        return tensor
 
     def fresh(self, count: int) -> list[Any]:
         self.last = [torch.zeros(3) for _ in range(count)]
@@ -34,6 +39,7 @@ GIVEN: dict[str, Callable[[Model, int], Any]] = {
     "one that is kept": lambda model, count: [model.kept] * count,
     "another name for it": lambda model, count: [model.kept.detach() for _ in range(count)],
     "all of it, as a view": lambda model, count: [model.kept.view(3, 1) for _ in range(count)],
+    "one whose memory is kept": lambda model, count: [model.keeping(torch.zeros(3)) for _ in range(count)],
     "its data": lambda model, count: [model.kept.data for _ in range(count)],
     "rows": lambda model, count: list(model.rows[:count]),
     "a tensor of an array": lambda model, count: [torch.from_numpy(model.array) for _ in range(count)],
@@ -80,6 +86,7 @@ def test_a_caller_may_write_to_what_it_gets(given: str, results: Any, size: int)
     for other in (*others, again):
         assert not (np.asarray(leaf(other).to_dense() if torch.is_tensor(leaf(other)) else leaf(other)) == 7).any()
     assert all(not (kept == 7).any() for kept in (model.kept, model.rows, model.array, model.held["x"]))
+    assert not any([any(storage.tolist()) for storage in model.storages])
 
 
 @pytest.mark.parametrize("copy", ["auto", True])
@@ -113,7 +120,7 @@ def test_what_is_no_tensor_is_given_as_it_is() -> None:
 
 
 def test_where_torch_does_not_count_all_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchlib.torch.executor._owning._of_storage", None)
+    monkeypatch.setattr("batchlib.torch.device._arena._references", None)
     tensors = [torch.zeros(2)]
     place = tensors[0].data_ptr()
     assert owned(tensors, "auto")[0].data_ptr() != place

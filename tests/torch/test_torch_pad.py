@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchlib import batched
 from batchlib.errors import BatchContractError, ItemTooLarge
-from batchlib.torch import TorchExecutor, check_batching, pad, unpad, warmup
+from batchlib.torch import TorchExecutor, check_batching, pack, pad, unpad, warmup
 
 SIDES = st.sampled_from(["right", "left"])
 
@@ -122,6 +122,46 @@ def test_what_is_longer_than_all_sizes_is_refused_and_counted(executor: Any) -> 
     assert (short, type(long)) == (1, ItemTooLarge)
     assert call.statistics().rejected == 4
     assert [event.detail for event in events if getattr(event, "error", None) == "ItemTooLarge"] == [said] * 4
+
+
+@pytest.mark.parametrize("collation", [pad(max_item_length=4), pack(max_item_length=4)])
+@pytest.mark.parametrize("executor", [None, TorchExecutor("cpu")])
+def test_an_item_longer_than_the_model_takes_does_not_fail_its_neighbours(executor: Any, collation: Any) -> None:
+    positions = torch.arange(4)
+
+    def model(ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        assert max(lengths) <= len(positions)
+        return lengths
+
+    call = batched(model, collate=collation, max_batch_cost="auto", executor=executor)
+    outcomes = list(call.map([[1] * n for n in (3, 5, 4)], return_exceptions=True))
+    assert (outcomes[0], str(outcomes[1]), outcomes[2]) == (
+        3,
+        "the item is 5 long, and max_item_length is 4: shorten it",
+        4,
+    )
+    assert type(outcomes[1]) is ItemTooLarge
+    assert call.statistics().rejected == 1
+
+
+def test_no_batch_is_padded_past_the_longest_item_that_is_allowed() -> None:
+    collator = started(pad(multiple_of=4, max_item_length=8))
+    assert collated(collator, [torch.zeros(8), torch.zeros(5)]).args[0].shape == (2, 8)
+    with pytest.raises(ValueError, match=r"max_item_length must be a multiple of multiple_of=4, .*not 10"):
+        pad(multiple_of=4, max_item_length=10)
+    with pytest.raises(TypeError, match=r"give sizes= or max_item_length=, not both"):
+        pad(sizes=[8], max_item_length=8)
+    for wrong in (0, -1, 1.5, "8", True):
+        for collation in (pad, pack):
+            with pytest.raises((TypeError, ValueError), match="max_item_length"):
+                collation(max_item_length=wrong)
+
+
+def test_of_several_parameters_none_may_be_longer() -> None:
+    collator = pad(max_item_length=4).start(["mask"], "f")
+    assert collator.accept(([1] * 4, [1] * 4)).length == 8
+    with pytest.raises(ItemTooLarge, match="the item is 5 long"):
+        collator.accept(([1], [1] * 5))
 
 
 def test_checking_and_warming_up_refuse_it_too() -> None:

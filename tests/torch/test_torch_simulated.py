@@ -170,6 +170,10 @@ def test_equal_seeds_have_equal_schedules() -> None:
     assert len({str(each) for each in traces}) > 10
 
 
+def test_a_device_says_which_one_it_is() -> None:
+    assert repr(SimulatedDevice(7, busy=0.5)) == "SimulatedDevice(7, busy=0.5)"
+
+
 def test_a_pickled_device_begins_anew_with_the_same_seed() -> None:
     def trace(device: Device) -> list[list[int]]:
         streams = [device.stream() for _ in range(3)]

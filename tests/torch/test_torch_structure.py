@@ -255,6 +255,16 @@ class Doubled(Pair):
         return super().__new__(cls, left, left * 2)
 
 
+class Doubling(tuple[Any, ...]):
+    def __new__(cls, pixels: Any) -> "Doubling":
+        return super().__new__(cls, (pixels, pixels * 2))
+
+
+class DoublingList(list[Any]):
+    def __init__(self, pixels: Any) -> None:
+        super().__init__([pixels, pixels * 2])
+
+
 PIXELS = torch.tensor([4.0, 8.0])
 
 
@@ -273,16 +283,18 @@ PIXELS = torch.tensor([4.0, 8.0])
         HalvedDefault({"a": PIXELS}),
         Attributes(b=PIXELS, a=1),
         Doubled(PIXELS),
+        Doubling(PIXELS),
+        DoublingList(PIXELS),
         torch.nn.utils.rnn.PackedSequence(PIXELS, torch.tensor([1, 1])),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_what_a_constructor_makes_of_things_is_made_once(value: Any) -> None:
-    again = map_leaves(lambda leaf: leaf, value)
+    again = map_leaves(lambda leaf: leaf, value, lists=True)
     assert type(again) is type(value)
     assert again is not value
     assert parts(again) == parts(value)
-    doubled = map_leaves(lambda leaf: leaf * 2 if leaf is held_pixels(value) else leaf, value)
+    doubled = map_leaves(lambda leaf: leaf * 2 if leaf is held_pixels(value) else leaf, value, lists=True)
     assert torch.equal(held_pixels(doubled), held_pixels(value) * 2)
 
 
@@ -290,7 +302,7 @@ def parts(value: Any) -> list[Any]:
     """All that it holds, as a mapping, as a tuple and in attributes: the very same objects."""
     state: Any = object.__getstate__(value)  # type: ignore[attr-defined]
     attributes = {**(state[0] or {}), **state[1]} if isinstance(state, tuple) else state or {}
-    items = list(value.items()) if isinstance(value, dict) else list(value) if isinstance(value, tuple) else []
+    items = list(value.items()) if isinstance(value, dict) else list(value) if isinstance(value, tuple | list) else []
     return [
         repr(items),
         [id(each) for each in items if isinstance(each, torch.Tensor)],
@@ -301,7 +313,7 @@ def parts(value: Any) -> list[Any]:
 def held_pixels(value: Any) -> Any:
     if isinstance(value, dict):
         return dict.__getitem__(value, "a") if not isinstance(value, Attributes) else value["b"]
-    return value[0] if isinstance(value, tuple) else value.pixels
+    return value[0] if isinstance(value, tuple | list) else value.pixels
 
 
 def test_fields_that_are_not_set_stay_so_and_make_another_structure() -> None:
@@ -377,6 +389,7 @@ class Unfit(collections.UserDict[str, Any]):
         (with_more(Page(PIXELS)), "holds more besides"),
         (with_more(Slots(PIXELS)), "holds more besides"),
         (with_more(Noted(PIXELS, 1)), "holds more besides"),
+        (with_more(Doubling(PIXELS)), "holds more besides"),
         (Named("n", {"a": A}), "holds name besides"),
         (Interned(PIXELS), "has a __new__ of its own"),
         (Failure(PIXELS), "has a __new__ of its own"),
@@ -390,6 +403,17 @@ def test_what_cannot_be_made_again_is_a_leaf_and_no_item(value: Any, why: str) -
     assert flatten([value], lists=True)[0] == [[value]]
     with pytest.raises(TypeError, match=rf"like a {type(value).__name__} that {why}, as `deep` is: teach register_str"):
         open_item({"deep": value})
+
+
+def test_a_list_of_results_that_holds_something_besides_is_a_list_like_others() -> None:
+    """As a leaf its tensors would stay on the device."""
+    again = map_leaves(lambda leaf: leaf, with_more(DoublingList(PIXELS)), lists=True)
+    assert type(again) is list
+    assert again[0] is PIXELS
+
+
+def test_a_size_in_an_item_becomes_a_tuple() -> None:
+    assert type(map_leaves(lambda leaf: leaf, torch.Size([2]))) is tuple
 
 
 class Scaling(collections.UserDict[str, Any]):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from ...errors import ItemTooLarge
 from ._items import Item, leaf_key, part_key
 from ._structure import Leaf, holds_rows, within
 
@@ -48,6 +49,12 @@ def measure(item: Item, dim: int, only: frozenset[str] | None = None) -> Measure
         keys.append(part_key(leaf, dim))
         ragged.append(True)
     return Measured(tuple(keys), ragged, length)
+
+
+def refuse_longer(lengths: Sequence[int], most: int | None) -> None:
+    """ItemTooLarge where one is longer than the function takes."""
+    if most is not None and max(lengths) > most:
+        raise ItemTooLarge(f"the item is {max(lengths)} long, and max_item_length is {most}: shorten it")
 
 
 def stretch(item: Item, dim: int, length: int, only: frozenset[str] | None = None) -> Item:

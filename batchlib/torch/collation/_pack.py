@@ -12,10 +12,11 @@ import torch
 
 from ..._core._execution import Accepted, Allocate, Collated, Copy
 from ...errors import BatchContractError
+from ...policies.structures._counts import checked_count
 from ._collation import columns_of, one_or_each, outcomes, parameter_names, paths, refuse_unless_told
 from ._items import Examples, open_items, place
 from ._leaves import beside, packed, stacked
-from ._lengths import measure, stretch
+from ._lengths import measure, refuse_longer, stretch
 from ._unpad import own_row
 
 
@@ -33,6 +34,8 @@ class pack:
         function that takes none of the first three, unless they are off, is a TypeError at decoration.
     unpack: what the function gives back is packed too: cut it into items, by the lengths of the first of several
         parameters. True for all of the result, or the paths in it. Otherwise it has one row per item.
+    max_item_length: the longest that an item may be: a model's number of positions, say. A longer one is refused with
+        ItemTooLarge instead of failing its batch. None for no limit.
     like: as for `stack`.
 
     >>> import torch
@@ -51,6 +54,7 @@ class pack:
     lengths: bool | str = True
     max_length: bool | str = True
     unpack: bool | str | Sequence[str] = False
+    max_item_length: int | None = None
     like: Any = None
     names: Sequence[str] = field(init=False, repr=False)
     pads: bool = field(default=False, init=False, repr=False)
@@ -58,6 +62,8 @@ class pack:
 
     def __post_init__(self) -> None:
         paths("unpack", self.unpack)
+        if self.max_item_length is not None:
+            self.max_item_length = checked_count("max_item_length", self.max_item_length)
         self.names = tuple(self.parameters())
 
     def parameters(self) -> dict[str, str]:
@@ -83,6 +89,7 @@ class PackCollator:
 
     def __init__(self, options: pack, taken: Collection[str]) -> None:
         self._unpack = paths("unpack", options.unpack)
+        self._longest = options.max_item_length
         self._examples = None if options.like is None else Examples(options.like)
         self._extras = {name: what for name, what in options.parameters().items() if name in taken}
 
@@ -99,6 +106,7 @@ class PackCollator:
             raise TypeError(
                 "pack() needs a tensor, array or list to put end to end. Use stack() for items without a length"
             )
+        refuse_longer(lengths, self._longest)
         keys = [each.key for each in measured]
         return Accepted(tuple([item.queued for item in items]), one_or_each(keys), sum(lengths))
 

@@ -18,7 +18,7 @@ from ...policies.structures._lengths import Lengths
 from ._collation import columns_of, one_or_each, outcomes, parameter_names, paths, refuse_unless_told
 from ._items import Examples, Item, kind, open_items, place
 from ._leaves import beside, padded, stacked
-from ._lengths import Measured, measure, stretch
+from ._lengths import Measured, measure, refuse_longer, stretch
 from ._structure import astray, holds_rows, within
 from ._unpad import Side, checked_dim, checked_side, cut, own_row
 
@@ -39,6 +39,8 @@ class pad:
     multiple_of: the padded length is a multiple of it. None: of 1.
     sizes: the lengths to which batches are padded, the smallest that holds the longest item. A longer item is refused
         with ItemTooLarge. None for any length. Together with `multiple_of` it is a TypeError.
+    max_item_length: the longest that an item may be, a multiple of `multiple_of`: a model's number of positions, say. A
+        longer one is refused with ItemTooLarge instead of failing its batch. None for no limit, or that of `sizes`.
     mask, lengths: False switches one off, a string is another name for it. A function that takes neither, unless both
         are off, is a TypeError at decoration: it would take padding for items.
     only: paths of the leaves that are padded. None for all that have the dimension.
@@ -62,6 +64,7 @@ class pad:
     dim: int = 0
     multiple_of: int | None = None
     sizes: Sequence[int] | None = None
+    max_item_length: int | None = None
     mask: bool | str = True
     lengths: bool | str = True
     only: str | Sequence[str] | None = None
@@ -78,6 +81,15 @@ class pad:
             self.multiple_of = checked_count("multiple_of", self.multiple_of)
             if self.sizes is not None:
                 raise TypeError("give sizes= or multiple_of=, not both: each of them says what lengths are padded to")
+        if self.max_item_length is not None:
+            self.max_item_length = checked_count("max_item_length", self.max_item_length)
+            if self.sizes is not None:
+                raise TypeError("give sizes= or max_item_length=, not both: no item may be longer than all of sizes")
+            if self.max_item_length % (self.multiple_of or 1):
+                raise ValueError(
+                    f"max_item_length must be a multiple of multiple_of={self.multiple_of}, since no batch may be "
+                    f"longer either, not {self.max_item_length}"
+                )
         if self.sizes is not None:
             self.sizes = _checked_sizes(self.sizes)
         for value in self.value.values() if isinstance(self.value, Mapping) else [self.value]:
@@ -136,6 +148,7 @@ class PadCollator:
         lengths = [each.length for each in measured if each.length is not None]
         if not lengths or (self._named and astray(self._named, _places(items))):
             raise TypeError(self._unpaddable(items))
+        refuse_longer(lengths, self._options.max_item_length)
         keys = [each.key for each in measured]
         rows = [self._padded_length(length) for length in lengths]
         cost = rows[0] if len(rows) == 1 else Lengths(rows)

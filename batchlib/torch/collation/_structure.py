@@ -188,7 +188,7 @@ def sealed(value: Any) -> str | None:
             return "has a __new__ of its own"
     elif isinstance(value, Mapping):
         return None if _takes_a_mapping(kind) else "has a constructor that takes no mapping, or more than that"
-    elif not hasattr(kind, "_fields"):
+    elif not isinstance(value, tuple):
         return None
     extra = [name for name in _state(value) if name not in names and not _is_derived(kind, name)]
     return f"holds {', '.join(sorted(extra)[:3])} besides" if extra else None
@@ -224,7 +224,7 @@ def _open(value: Any, lists: bool) -> Opened | None:
     if isinstance(value, tuple):
         return _open_tuple(value)
     if isinstance(value, list):
-        return Opened(list, len(value), value, None, list) if lists else None
+        return _open_list(value) if lists else None
     if kind is dict or kind is defaultdict:
         return _open_keys(dict, value, dict)
     has_fields = dataclasses.is_dataclass(type(value))
@@ -316,13 +316,24 @@ def _takes_a_mapping(kind: type) -> bool:
 
 def _open_tuple(value: tuple[Any, ...]) -> Opened | None:
     kind: Any = type(value)
-    if hasattr(kind, "_fields"):
-        if getattr(value, "__dict__", None) and sealed(value):
-            return None
-        return Opened(kind, len(value), value, kind._fields, kind._make)
     if hasattr(kind, "n_sequence_fields"):  # what torch.max and others give
         return Opened(kind, len(value), value, None, kind)
-    return Opened(tuple, len(value), value, None, tuple)
+    if getattr(value, "__dict__", None) and sealed(value):
+        return None
+    kind = tuple if kind is torch.Size else kind  # of tensors there is no size
+    return Opened(kind, len(value), value, getattr(kind, "_fields", None), partial(tuple.__new__, kind))
+
+
+def _open_list(value: list[Any]) -> Opened:
+    """What a subclass holds besides is the batch's: rows are lists without it."""
+    kind: Any = list if type(value) is list or _state(value) else type(value)
+    return Opened(kind, len(value), value, None, partial(_made_of_elements, kind))
+
+
+def _made_of_elements(kind: Any, elements: list[Any]) -> Any:
+    made = list.__new__(kind)  # as `_made_of_keys`
+    list.extend(made, elements)
+    return made
 
 
 def _open_keys(kind: type, held: Mapping[Any, Any], make: Callable[[dict[Any, Any]], Any]) -> Opened:
@@ -331,12 +342,9 @@ def _open_keys(kind: type, held: Mapping[Any, Any], make: Callable[[dict[Any, An
         keys = tuple(sorted(order))
     except TypeError:  # keys of several types: in the order in which they are
         keys = order
-    children = [held[key] for key in keys]
-    if keys == order:
-        return Opened(kind, keys, children, keys, lambda parts: make(dict(zip(keys, parts, strict=True))))
 
     def pack(parts: list[Any]) -> Any:
         by_key = dict(zip(keys, parts, strict=True))
-        return make({key: by_key[key] for key in order})
+        return make(by_key if keys == order else {key: by_key[key] for key in order})
 
-    return Opened(kind, keys, children, keys, pack)
+    return Opened(kind, keys, [held[key] for key in keys], keys, pack)

@@ -42,12 +42,14 @@ class Graphs:
         key: what beside the shapes of the tensors and the values of the other inputs tells one call from another.
         """
         leaves, structure = flatten((tuple(inputs.args), dict(inputs.extras)))
-        shape = (key, inputs.rows, inputs.bucket, structure, tuple([_fixed(leaf) for leaf in leaves]))
+        fixed = tuple([_fixed(leaf) for leaf in leaves])
+        shape: Hashable = (key, inputs.rows, inputs.bucket, structure, fixed)
         try:
-            if shape in self.reasons:
-                return call(inputs)
+            hash(shape)
         except TypeError:
-            self.reasons.setdefault((key, inputs.rows, inputs.bucket), "its lists cannot be known again")
+            shape = (key, inputs.rows, inputs.bucket)
+            self.reasons.setdefault(shape, "its lists cannot be known again")
+        if shape in self.reasons:
             return call(inputs)
         recorded = self._recorded.get(shape)
         if recorded is None:
@@ -55,10 +57,11 @@ class Graphs:
                 recorded = self._recorded[shape] = self._record(call, inputs, leaves, structure)
             except CaptureFailed as error:
                 self.reasons[shape] = str(error)
-                return call(inputs)
         else:
             for target, source in zip(recorded.reads, filter(_is_tensor, leaves), strict=True):
                 target.copy_(source)
+        if recorded is None:  # only here, or what the call raises would come from what the recording has raised
+            return call(inputs)
         recorded.graph.replay()
         return map_leaves(_kept, recorded.graph.result, lists=True)
 

@@ -122,6 +122,10 @@ class SimulatedDevice:
         self._asked = 0
         self._compute = self.stream()
 
+    def __repr__(self) -> str:
+        seed, busy = self._made_with
+        return f"SimulatedDevice({seed}, busy={busy})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy begins anew: nothing is under way there."""
         seed, busy = self._made_with

@@ -44,7 +44,7 @@ class Lane:
     def __init__(self, options: TorchExecutor, wanted: Any, name: str) -> None:
         self.busy = 0  # batches on it
         self.room = 1  # how many there may be
-        self.reserved = 0  # batches that wait to be the only one
+        self.reserved = 0  # batches that wait to be the only one, or are it
         self.told = False  # somebody has been told that the device is lost
         self.lost: BaseException | None = None  # the device's last words; set once, in any thread
         self._options = options

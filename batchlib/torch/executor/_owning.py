@@ -16,13 +16,11 @@ from torch import Tensor
 
 from ..._core._execution import Copy
 from ..collation._structure import ATOMS, Structure, flatten, holds_rows
-from ..device._arena import is_plain
-
-# How many tensors have a memory; torch tells it in private. Where it does not, all is copied.
-_of_storage: Any = getattr(torch._C, "_storage_Use_Count", None)  # pyright: ignore[reportPrivateUsage]
+from ..device._arena import holders, is_plain
 
 _one = [object()]
 _ALONE = sys.getrefcount(_one[0])  # known to one list, as this interpreter counts
+_ITS_OWN = holders(torch.empty(1, device="cpu"))  # memory that only its tensor has; no other is, if torch cannot tell
 
 
 class _Opened(NamedTuple):
@@ -75,4 +73,5 @@ def _is_alone(held: list[Any], index: int) -> bool:
     storage = tensor.untyped_storage()
     if storage.nbytes() > tensor.nbytes or not storage.resizable():  # what an array has, too, is of one size
         return False
-    return _of_storage is not None and _of_storage(storage._cdata) == 2  # the tensor, and `storage`
+    del storage  # which would be counted
+    return holders(tensor) == _ITS_OWN

@@ -175,7 +175,7 @@ class DeviceExecutor:
                     results, error = attempt(lane.run, self._function, part, rows)
                     lost = error is not None and lane.lose_if_fatal(error)
                 finally:
-                    self._give_back(lane)
+                    self._give_back(lane, alone)
                 if error is None or lost or alone or rows > 1 or not self._options.idempotent:
                     return lane, results, error
                 if not is_out_of_memory(error, self._options.oom):
@@ -226,19 +226,18 @@ class DeviceExecutor:
         with self._changed:
             if only is not None and alone:
                 only.reserved += 1
+            lane = None
             try:
-                while True:
-                    left = self._left(only)
-                    if not left:
-                        return None
-                    free = [lane for lane in left if (lane.busy == 0 if alone else lane.free)]
+                while lane is None and (left := self._left(only)):
+                    free = [each for each in left if (each.busy == 0 if alone else each.free)]
                     if free:
-                        lane = min(free, key=lambda lane: lane.busy)
+                        lane = min(free, key=lambda each: each.busy)
                         lane.busy += 1
-                        return lane
-                    self._changed.wait()
+                    else:
+                        self._changed.wait()
+                return lane
             finally:
-                if only is not None and alone:
+                if lane is None and only is not None and alone:
                     only.reserved -= 1
 
     def _count(self, **more: int) -> None:
@@ -246,9 +245,10 @@ class DeviceExecutor:
             for name, number in more.items():
                 self._counted[name] += number
 
-    def _give_back(self, lane: Lane) -> None:
+    def _give_back(self, lane: Lane, alone: bool) -> None:
         with self._changed:
             lane.busy -= 1
+            lane.reserved -= alone
             self._changed.notify_all()
 
     def _tell(self, lane: Lane) -> None:

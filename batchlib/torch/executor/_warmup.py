@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ..._core._execution import Collated
+from ..._core._groups import LimitedRoom, Limits
 from ..._core._policies import Policies
 from ..._core._request import Request
 from ...policies.structures._counts import checked_count
@@ -186,9 +187,9 @@ def _shapes(executor: DeviceExecutor, row: _Row, wanted: list[int] | None, polic
 
 def _fitting(request: Request, size: int, policies: Policies) -> int:
     """How many of such requests a batch can hold, of so many; a usual number where nothing limits them."""
-    rooms = [limit.start().open() for limit in policies.limits]
+    room = LimitedRoom(Limits(size, [limit.start() for limit in policies.limits], policies.oversize_alone))
     for count in range(min(size, _COUNTED)):
-        if not all([room.add(request) for room in rooms]):
+        if not room.add(request):
             return max(count, int(policies.oversize_alone))
     return size if size < _COUNTED else _USUAL
 
