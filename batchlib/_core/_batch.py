@@ -23,7 +23,7 @@ class Batch:
     __slots__ = (
         "_cost",
         "_longest",
-        "batcher",  # the runtime's: whose batch it is; opaque here
+        "batcher",  # the runtime's: whose batch it is, None before its start; opaque here
         "done",  # the core has its outcomes; nothing more will be delivered
         "fill",  # size / max_batch_size at dispatch
         "group",  # the group key that all its requests share

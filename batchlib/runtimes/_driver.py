@@ -226,10 +226,13 @@ class Driver:
                 self._resolve(action.requests)
             elif isinstance(action, Dispatch):
                 batch = action.batch
-                batch.batcher = self
                 if self._hooked:
                     self._observers.batch_started(batch)
-                requests = batch.requests  # once: an expiry in another thread may end the batch, which then has none
+                batch.batcher = self  # from here on whatever thread sees its last caller leave ends it
+                if self.per_loop and batch.abandoned:
+                    _running.stop(self, batch)
+                    continue
+                requests = batch.requests  # once: a batch that has ended has none
                 if keep is not None and kept is None and (keep is WORKER or (requests and requests[0].channel is keep)):
                     kept = batch
                 else:

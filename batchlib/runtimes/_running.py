@@ -48,7 +48,7 @@ def start(driver: Driver, batch: Batch) -> None:
 def stop(driver: Driver, batch: Batch) -> None:
     """Every caller has left: cancels an async batch. A plain one cannot be stopped, and finds out if it asks."""
     requests = batch.requests
-    if not driver.per_loop or not requests:
+    if not driver.per_loop or not requests or batch.batcher is None:  # whoever formed it looks before the start
         return
     if batch.handle is None:  # its loop has not come to it, and may never, if it is being closed
         driver.finish(batch, [None] * batch.size)
@@ -124,7 +124,7 @@ def reap(driver: Driver) -> None:
         running = driver.core.running_batches
     for batch in running:
         requests = batch.requests
-        if requests and requests[0].channel.closed:
+        if requests and requests[0].channel.closed and batch.batcher is not None:  # likewise
             fail(driver, batch, RuntimeError("the event loop was closed while the batch ran"))
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from support import VirtualClock
 from support.until import until
 
-from batchlib import BatchEnded, BatchStarted, RequestEnded
+from batchlib import BatchEnded, BatchStarted, Closed, RequestEnded
 from batchlib.policies.structures._lengths import Lengths
 from batchlib.protocols import Accepted
 
@@ -136,6 +137,38 @@ def test_a_batch_is_told_of_before_its_requests(runtime: Runtime, kind: Kind, ma
     place = {(type(event), event.batch): number for number, event in enumerate(events)}
     for number in {event.batch for event in of_type(events, BatchStarted)}:
         assert place[BatchStarted, number] < place[BatchEnded, number] < place[RequestEnded, number]
+
+
+def test_a_batch_that_nobody_waits_for_any_more_when_it_is_told_of(
+    runtime: Runtime, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was formed in one thread, and given up in another before the first came to its start."""
+    events: list[Any] = []
+
+    def give_up(event: Any) -> None:
+        events.append(event)
+        if isinstance(event, BatchEnded) and event.batch == 1:  # the next one is formed by now, and nobody knows of it
+            closing = threading.Thread(target=function.close, kwargs={"timeout": 0})
+            closing.start()
+            closing.join(LONG)
+
+    held = Held("async")
+    function = make(held, hooks=[give_up], max_batch_size=1, max_concurrent_batches=1, cost=lambda item: item + 4)
+    first = runtime.start(function, 0)
+    until(lambda: held.seen)
+    second = runtime.start(function, 1)
+    until(lambda: function.statistics().waiting == 1)
+    held.gate.open()
+    assert first.result() == 0
+    assert isinstance(second.error(), Closed)
+    until(lambda: function.statistics().running_batches == 0 and len(events) == 6)
+    started, ended = [event for event in events if not isinstance(event, RequestEnded) and event.batch == 2]
+    assert isinstance(started, BatchStarted)
+    assert isinstance(ended, BatchEnded)
+    assert [(event.size, event.cost, event.longest) for event in (started, ended)] == [(1, 5, 5)] * 2
+    assert len(started.queue_delays) == 1
+    assert [tuple(items) for items in held.seen] == [(0,)]  # it is not run for nobody
+    assert not caplog.records
 
 
 REFUSALS = {
