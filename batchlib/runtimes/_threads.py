@@ -119,7 +119,8 @@ class RequestFuture(Future[Any]):
 class Workers:
     """Daemon threads that run plain batches, started as they are needed and idle in a queue otherwise.
 
-    A thread knows a batcher only while it works for it, so an idle batcher can be collected.
+    A thread knows a batcher only while it works for it, so an idle batcher can be collected. Told to end, each leaves
+    as soon as the others suffice for what is queued and in hand: what comes after that is run as well.
     """
 
     def __init__(self, name: str) -> None:
@@ -127,6 +128,7 @@ class Workers:
         self._queue: SimpleQueue[tuple[Driver, Batch | None] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._alive = 0  # of them, those that have not left
         self._busy = 0  # pieces of work queued or in hand
         self._stopped = False
 
@@ -137,13 +139,14 @@ class Workers:
         """
         with self._lock:
             self._busy += 1
-            if len(self._threads) < min(self._busy, most):
+            if self._alive < min(self._busy, most):
                 thread = threading.Thread(target=self._work, name=f"batchlib-{self._name}", daemon=True)
                 try:
                     thread.start()
                     self._threads.append(thread)
+                    self._alive += 1
                 except RuntimeError:
-                    if not self._threads:
+                    if not self._alive:
                         self._busy -= 1
                         raise
         self._queue.put((driver, batch))
@@ -151,15 +154,17 @@ class Workers:
             self._queue.put(None)
 
     def _work(self) -> None:
-        while (work := self._queue.get()) is not None:
-            driver, batch = work
-            if batch is None:
-                batch = driver.take()
-            while batch is not None:
-                batch = run(driver, batch)
+        stays = True
+        while stays:
+            work = self._queue.get()
+            if work is not None:
+                _run_all(*work)
             with self._lock:
-                self._busy -= 1
-            del work, driver, batch
+                self._busy -= work is not None
+                if self._stopped and self._alive > self._busy:
+                    self._alive -= 1
+                    stays = False
+            del work
 
     def here(self) -> bool:
         """Whether the present code runs in one of these threads."""
@@ -175,6 +180,14 @@ class Workers:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout())
+
+
+def _run_all(driver: Driver, batch: Batch | None) -> None:
+    """A batch, or the one that is next, and those that it makes room for."""
+    if batch is None:
+        batch = driver.take()
+    while batch is not None:
+        batch = run(driver, batch)
 
 
 class PrivateLoop:

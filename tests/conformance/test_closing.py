@@ -8,10 +8,10 @@ import pytest
 from support import VirtualClock
 from support.until import until
 
-from batchlib import BlockingCallError, Closed, ReentrantCallError, Rejected
+from batchlib import BatchEnded, BatchStarted, BlockingCallError, Closed, ReentrantCallError, Rejected
 
-from .held import Held, Kind
-from .runtimes import Call, FuturesRuntime, Left, LoopRuntime, Runtime, ThreadsRuntime
+from .held import Held, Kind, of_kind
+from .runtimes import LONG, Call, FuturesRuntime, Left, LoopRuntime, Runtime, ThreadsRuntime
 
 Make = Callable[..., Any]
 
@@ -257,3 +257,22 @@ def test_methods_close_by_instance(make: Make) -> None:
         one.run.call(1)
     assert other.run.call(1) == 1
     other.run.close()
+
+
+def test_a_batch_formed_while_its_batcher_was_closed_comes_to_its_end(runtime: Runtime, kind: Kind, make: Make) -> None:
+    """Between the forming of a batch and its start, the close told all threads to end."""
+    events: list[Any] = []
+
+    def close(event: Any) -> None:
+        events.append(event)
+        if isinstance(event, BatchStarted) and event.batch == 2:
+            closing = threading.Thread(target=function.close, kwargs={"timeout": 0})
+            closing.start()
+            closing.join(LONG)
+
+    function = make(of_kind(kind, lambda items: items), hooks=[close], max_concurrent_batches=1)
+    assert runtime.start(function, 1).result() == 1  # there are threads now
+    assert isinstance(runtime.start(function, 2).error(), Closed)
+    until(lambda: function.statistics().running_batches == 0)
+    until(lambda: len(events) == 6)
+    assert [event.batch for event in events if isinstance(event, BatchEnded)] == [1, 2]

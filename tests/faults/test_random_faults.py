@@ -4,14 +4,17 @@ Threads, asyncio loops and a trio run share one batched object. They submit, lea
 the limits; at some moment somebody closes it. Each request carries its own number as its tenant, so that what its
 caller got, what the hooks were told and what the function ran can be laid side by side.
 
+Threads take turns as often as they can, so that what goes wrong between two statements does so in most runs.
+
 BATCHLIB_FAULT_OPERATIONS sets the operations per caller, BATCHLIB_FAULT_SEEDS how many seeds are tried.
 """
 
 import asyncio
 import os
+import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError as FutureCancelled
 from random import Random
 from typing import Any
@@ -248,6 +251,14 @@ def run_all(trial: Trial) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+@pytest.fixture(autouse=True)
+def _short_turns() -> Iterator[None]:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
