@@ -24,6 +24,8 @@ class VirtualClock:
     >>> clock = VirtualClock()
     >>> double = batched(lambda xs: [2 * x for x in xs], max_wait=0.5, clock=clock)
     >>> future = double.submit(4)
+    >>> while clock.next_due is None:
+    ...     pass  # a thread of the batcher has yet to look at what waits
     >>> clock.advance(0.25)
     >>> double.statistics().waiting
     1

@@ -30,17 +30,22 @@ def wait(f: Any, number: int) -> None:
     until(lambda: f.statistics().waiting == number)
 
 
+def asleep(clock: VirtualClock, seconds: float) -> None:
+    """Until the clock has been asked to wake somebody in so many seconds: one who waits is counted before that."""
+    until(lambda: clock.next_due is not None and clock.next_due <= clock.now() + seconds)
+
+
 def test_the_window_opens_with_the_first_item_after_a_pause(start: Start) -> None:
     """Not with the end of the batch before."""
     clock, function = VirtualClock(), Recorder()
     f = batched(function, max_batch_size=8, max_wait=1.0, clock=clock)
     warm = start(f, "warm")
-    wait(f, 1)
+    asleep(clock, 1.0)
     clock.advance(1.0)
     assert warm.result() == "warm"
     clock.advance(10)
     a = start(f, "a")
-    wait(f, 1)
+    asleep(clock, 1.0)
     clock.advance(0.5)
     assert f.statistics().waiting == 1
     b = start(f, "b")
@@ -95,11 +100,12 @@ def test_those_left_over_keep_their_age(start: Start) -> None:
     clock, function = VirtualClock(), Recorder()
     f = batched(function, max_batch_size=4, max_wait=1.0, clock=clock)
     early = start(f, 0)
-    wait(f, 1)
+    asleep(clock, 1.0)
     clock.advance(0.75)
     late = [start(f, item) for item in range(1, 7)]
     until(lambda: f.statistics().completed == 4)
     wait(f, 3)
+    asleep(clock, 1.0)
     clock.advance(0.999)
     assert f.statistics().waiting == 3
     clock.advance(0.001)
@@ -140,7 +146,7 @@ def test_a_deadline_passes_on_time_while_the_executor_is_busy(start: Start) -> N
     running = start(f, "running")
     assert held.started.wait()
     hasty = start(f.options(timeout=0.02), "hasty")
-    wait(f, 1)
+    asleep(clock, 0.02)
     clock.advance(0.0199)
     assert f.statistics().waiting == 1
     clock.advance(0.0001)
@@ -159,6 +165,7 @@ def test_a_deadline_that_passes_during_the_run_ends_the_waiting_only(start: Star
     f = batched(held, max_batch_size=2, max_wait=EVERYBODY, clock=clock)
     patient, hasty = start(f, "patient"), start(f.options(timeout=1), "hasty")
     assert held.started.wait()
+    asleep(clock, 1)
     clock.advance(1)
     assert type(hasty.exception()) is DeadlineExceeded
     held.gate.set()
@@ -175,6 +182,7 @@ def test_deadlines_pass_in_their_own_order(start: Start) -> None:
     calls = [start(f.options(timeout=timeout), timeout) for timeout in (3, 1, 2)]
     wait(f, 3)
     for left in (2, 1, 0):
+        asleep(clock, 1)
         clock.advance(1)
         assert f.statistics().waiting == left
     assert [type(error) for error in outcomes(calls)] == [DeadlineExceeded] * 3
@@ -186,7 +194,7 @@ def test_a_window_longer_than_a_deadline_still_keeps_the_deadline(start: Start) 
     clock, function = VirtualClock(), Recorder()
     f = batched(function, max_batch_size=8, max_wait=5.0, timeout=1.0, clock=clock)
     call = start(f, 1)
-    wait(f, 1)
+    asleep(clock, 1.0)
     clock.advance(1.0)
     assert type(call.exception()) is DeadlineExceeded
     clock.advance(EVERYBODY)
