@@ -108,8 +108,11 @@ class Configured(Generic[P, R]):
         Raises what awaiting would raise; BlockingCallError on an event loop's thread, ReentrantCallError inside a batch
         of its own and in a thread of the batcher. Interrupted, it leaves as a cancelled caller does.
         """
-        result: R = self._live.ways.called(self._driver, self._request(args, kwargs, self._options, self._owner))
-        return result
+        try:
+            result: R = self._live.ways.called(self._driver, self._request(args, kwargs, self._options, self._owner))
+            return result
+        finally:
+            del args, kwargs  # an error's traceback knows this frame: who keeps it need not keep the item
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """The same, as a future.

@@ -54,8 +54,11 @@ class Results(Generic[R]):
     def __next__(self) -> R:
         if self._started is None:
             self._started = iter(self)
-        value: R = next(self._started)
-        return value
+        try:
+            value: R = next(self._started)
+            return value
+        finally:
+            del self  # an error's traceback knows this frame, and so the sources
 
     def __aiter__(self) -> AsyncIterator[R]:
         return self._started or _Leavable(self._iterate_async())
@@ -63,8 +66,11 @@ class Results(Generic[R]):
     async def __anext__(self) -> R:
         if self._started is None:
             self._started = self._iterate_async()
-        value: R = await anext(self._started)
-        return value
+        try:
+            value: R = await anext(self._started)
+            return value
+        finally:
+            del self  # likewise
 
     def _iterate(self) -> Iterator[Any]:
         inbox = Inbox()
@@ -79,6 +85,7 @@ class Results(Generic[R]):
                     if args is _EMPTY:
                         break
                     self._submit_from_thread(window, inbox, args, more=at_hand)
+                    del args
                 if at_hand:
                     self._driver.wake()
                 if not window.size:
@@ -88,6 +95,7 @@ class Results(Generic[R]):
                 yield window.take(self._result_of)
         finally:
             window.cancel(self._driver)
+            self = rows = args = inbox = None  # type: ignore[assignment]  # an error that is kept knows this frame
 
     def _submit_from_thread(self, window: _Window, inbox: Inbox, args: tuple[Any, ...], more: bool) -> None:
         index = window.reserve()
@@ -100,7 +108,7 @@ class Results(Generic[R]):
             window.refused(index, error)
 
     async def _iterate_async(self) -> AsyncGenerator[Any, None]:
-        driver = self._driver
+        driver, prepare, look_ahead = self._driver, self._prepare, self._look_ahead
         channel = driver.here()
         news, room = _Bell(channel), _Bell(channel)
         window = _Window(self._ordered, self._return_exceptions)
@@ -108,7 +116,7 @@ class Results(Generic[R]):
         def submit(args: tuple[Any, ...]) -> None:
             index = window.reserve()
             try:
-                request = self._prepare(args)
+                request = prepare(args)
                 channel.attach_callback(request, arrived)
                 window.enter(request, index)
                 driver.submit(request, channel)
@@ -120,18 +128,22 @@ class Results(Generic[R]):
             window.arrived(request)
             news.ring()
 
+        def has_room() -> bool:
+            return window.size < look_ahead and not (window.size and driver.held_back)
+
         rows = stop = None
         feed: _Rows | _Pump
         if all(isinstance(source, Iterable) for source in self._sources):
             feed = rows = _Rows(self._sources)
         else:
-            feed = pump = _Pump(self._zipped_async(), lambda: self._has_room(window), submit, room, news)
+            feed = pump = _Pump(self._zipped_async(), has_room, submit, room, news)
             pump.interrupts = channel.interrupts
             stop = channel.spawn(pump.run)
         try:
             while True:
-                while rows is not None and self._has_room(window) and (args := rows.pull()) is not _EMPTY:
+                while rows is not None and has_room() and (args := rows.pull()) is not _EMPTY:
                     submit(args)
+                    del args
                 if window.ready:
                     yield window.take(self._result_of)
                     room.ring()
@@ -144,9 +156,7 @@ class Results(Generic[R]):
             if stop is not None:
                 stop()
             window.cancel(driver)
-
-    def _has_room(self, window: _Window) -> bool:
-        return window.size < self._look_ahead and not (window.size and self._driver.held_back)
+            self = rows = feed = pump = args = None  # type: ignore[assignment]  # likewise
 
     async def _zipped_async(self) -> AsyncIterator[tuple[Any, ...]]:
         iterators = [aiter(s) if isinstance(s, AsyncIterable) else _as_async(s) for s in self._sources]
@@ -244,6 +254,7 @@ class _Window:
         for request in self._running:
             driver.put_off.call(partial(driver.cancel, request))
         self._running.clear()
+        self._arrived.clear()
 
 
 class _Bell:

@@ -30,7 +30,7 @@ def outcome_of(request: Request) -> Any:
     try:
         raise outcome
     finally:
-        del outcome
+        del outcome, request
 
 
 class ThreadChannel:

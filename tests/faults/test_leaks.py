@@ -5,7 +5,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -184,6 +184,85 @@ def test_items_results_and_contexts_go_without_a_collection(
     finally:
         gc.enable()
     assert len(watched) == 3
+
+
+def watched_items(watched: list[weakref.ref[Any]]) -> Iterator[Item]:
+    """The twentieth of forty is refused."""
+
+    def item(kind: str) -> Item:
+        made = Item(kind)
+        watched.append(weakref.ref(made))
+        return made
+
+    for number in range(40):
+        yield item("refused" if number == 19 else "good")
+
+
+async def error_of_map(f: Any, items: Iterator[Item], returned: bool, gathered: bool) -> Any:
+    try:
+        results = f.map(list(items) if gathered else items, return_exceptions=returned)
+        return [each async for each in results if isinstance(each, Refused)].pop()
+    except Refused as error:
+        return error
+    finally:
+        del results
+
+
+def error_of_iteration(results: Any) -> Any:
+    try:
+        return [each for each in results if isinstance(each, Refused)].pop()
+    except Refused as error:
+        return error
+    finally:
+        del results
+
+
+def error_of_next(results: Any) -> Any:
+    try:
+        while not isinstance(each := next(results), Refused):
+            pass
+        return [each, *results][0]
+    except Refused as error:
+        return error
+    finally:
+        del results
+
+
+def error_of_calls(f: Any, items: Iterator[Item]) -> Any:
+    error: Any = None
+    for item in items:
+        try:
+            f.call(item)
+        except Refused as raised:
+            error = raised
+        del item
+    return error
+
+
+KEEP: dict[str, Callable[[Any, Iterator[Item], bool], Any]] = {
+    "call": lambda f, items, returned: error_of_calls(f, items),
+    "map": lambda f, items, returned: error_of_iteration(f.map(items, return_exceptions=returned)),
+    "map of a list": lambda f, items, returned: error_of_iteration(f.map(list(items), return_exceptions=returned)),
+    "next": lambda f, items, returned: error_of_next(f.map(list(items), return_exceptions=returned)),
+    "asyncio": lambda f, items, returned: asyncio.run(error_of_map(f, items, returned, False)),
+    "asyncio, a list": lambda f, items, returned: asyncio.run(error_of_map(f, items, returned, True)),
+    "trio": lambda f, items, returned: trio.run(error_of_map, f, items, returned, False),
+    "trio, a list": lambda f, items, returned: trio.run(error_of_map, f, items, returned, True),
+}
+
+
+@FUNCTIONS
+@pytest.mark.parametrize("returned", [False, True])
+@pytest.mark.parametrize("way", list(KEEP))
+def test_an_error_that_is_kept_keeps_no_item(way: str, returned: bool, function: Any) -> None:
+    """A list of what went wrong in a job must not be a list of all its items."""
+    f = batched(function, max_batch_size=4)
+    watched: list[weakref.ref[Any]] = []
+    kept = KEEP[way](f, watched_items(watched), returned)
+    assert isinstance(kept, Refused)
+    until(lambda: f.statistics().running_batches == 0)
+    until(lambda: gc.collect() >= 0 and not any(reference() for reference in watched))
+    assert len(watched) > 19
 
 
 @pytest.mark.parametrize("timeout", [1000.0, 2000.0])

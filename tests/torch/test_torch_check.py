@@ -202,6 +202,7 @@ WRONG: dict[str, tuple[Function, Sequence[Any], Any, str]] = {
     "memory of batches": (CounterOfBatches(), EVEN, stack(), "chance"),
     "another order": (sorted_by_length, RAGGED, pad(), "order"),
     "squeeze": (lambda x: x[:, :1].squeeze(), EVEN, stack(), "failure"),
+    "layers that look like rows": (lambda x: (x, torch.stack([x.sum(1), x.mean(1)])), EVEN[:2], stack(), "failure"),
     "one at a time": (one_by_one, EVEN, stack(), "failure"),
     "packed attention across items": (
         packed_function_of(seeded(lambda: Packed(keeps_borders=False)).eval()),

@@ -102,7 +102,7 @@ def test_items_of_one_key_make_one_batch(data: st.DataObject, dim: int, collatio
 
 @pytest.mark.parametrize(
     ("value", "dtype"),
-    [(3, torch.int64), (2.5, torch.float32), (True, torch.bool), (1j, torch.complex128), (np.float16(1), torch.half)],
+    [(3, torch.int64), (2.5, torch.float32), (True, torch.bool), (1j, torch.complex64), (np.float16(1), torch.half)],
 )
 def test_numbers_are_stacked(value: Any, dtype: torch.dtype) -> None:
     (batch,) = collated(STACK, [value, value]).args
@@ -119,7 +119,12 @@ def test_numbers_are_stacked(value: Any, dtype: torch.dtype) -> None:
         ([[1, 2], [3, 4]], torch.int64),
         ([], torch.int64),
         ([[], []], torch.int64),
+        ([1j, 2], torch.complex64),
         ([np.float64(1.5)], torch.float64),
+        ([0, np.float64(1.5)], torch.float64),
+        ([[0.5], [np.float64(1.5)]], torch.float64),
+        ([1.5, torch.tensor(0.5, dtype=torch.float64)], torch.float64),
+        ([2, np.complex128(1j)], torch.complex128),
         ([np.zeros(2)], torch.float64),
         ([torch.tensor(1), torch.tensor(2)], torch.int64),
     ],
@@ -258,6 +263,10 @@ def test_a_structure_is_split_by_its_tensors_at_every_size(size: int) -> None:
         (lambda x: x.to_sparse(), r"only dense tensors .*: the result is torch.sparse_coo; call .to_dense\(\) on it"),
         (lambda x: {"a": x, "b": (x.to_sparse(),)}, r"only dense tensors .*: `b\[0\]` is torch.sparse_coo"),
         (lambda x: torch.nested.nested_tensor(list(x), layout=torch.jagged), r"is nested; .unbind\(\) gives its parts"),
+        (lambda x: {"score": x, "error": [None] * len(x)}, r"a list cannot be split into rows: `error` must be"),
+        (lambda x: {"score": x, "error": [None, *["text"] * len(x)]}, r"a list cannot be split into rows: `error`"),
+        (lambda x: (x, (None, *["text"] * len(x))), r"a tuple cannot be split into rows: `\[1\]` must be"),
+        (lambda x: {"p": x, "q": [{"a": 1.5, "b": None} for _ in x]}, r"a list cannot be split into rows: `q` must be"),
         (lambda x: Page(x, x.T.repeat(4, 1)), r"one row per item on axis 0, \d here; `label` has shape \(8, \d\)"),
     ],
 )

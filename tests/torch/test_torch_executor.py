@@ -229,6 +229,19 @@ def test_the_function_runs_in_the_mode_that_was_chosen(mode: Any, grad: bool, in
     assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == (True, False)
 
 
+def test_rows_have_one_graph_in_common() -> None:
+    layer = torch.nn.Linear(3, 1)
+    f = on(TorchExecutor("cpu", mode="grad"), lambda batch: layer(batch).tanh(), size=2)
+    items = [torch.ones(3, requires_grad=True), torch.zeros(3, requires_grad=True)]
+    one, other = [future.result() for future in [f.submit(item) for item in items]]
+    one.backward(retain_graph=True)
+    other.backward(retain_graph=True)
+    assert all(item.grad is not None for item in items)
+    one.backward()
+    with pytest.raises(RuntimeError, match="a second time"):
+        other.backward()
+
+
 def test_all_batches_of_a_device_run_in_one_thread_of_its_own() -> None:
     threads = {seen.thread for seen in states({}, calls=10)}
     assert len(threads) == 1

@@ -124,7 +124,13 @@ def test_an_items_list_is_a_leaf_and_a_results_list_is_not() -> None:
     assert same(structure.rebuild(leaves), [A, [B]])
 
 
-@pytest.mark.parametrize("plain", [[1, 2], ["a", "b"], ("a", "b"), [{"a": 1}, {"a": 2}], torch.Size([2, 3])])
+@pytest.mark.parametrize(
+    "plain",
+    [
+        *([1, 2], ["a", "b"], ("a", "b"), [{"a": 1}, {"a": 2}], torch.Size([2, 3])),
+        *(["a", None], [None, None], ("a", None), [None, ("a", None)], [{"a": 1, "b": None}, {"a": 2, "b": None}]),
+    ],
+)
 def test_what_holds_no_tensor_is_one_leaf_of_a_result(plain: Any) -> None:
     leaves, structure = flatten({"x": A, "y": plain}, lists=True)
     assert structure.paths == ("x", "y")

@@ -41,6 +41,13 @@ def test_every_size_and_length_is_run_the_largest_first_and_twice() -> None:
     assert all([each.seconds > 0 and each.first_seconds > 0 for each in warmed])
 
 
+def test_examples_may_come_one_by_one() -> None:
+    f = batched(lambda batch: batch, max_batch_size=2, collate=stack(), executor=TorchExecutor("cpu"))
+    assert [warmed.rows for warmed in warmup(f, (torch.zeros(3) for _ in range(2)))] == [2, 1]
+    with pytest.raises(ValueError, match="at least one example"):
+        warmup(f, iter([]))
+
+
 def test_nobody_else_hears_of_it() -> None:
     events: list[Any] = []
     f: Any = batched(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ...errors import BatchContractError
 from ..collation._pack import pack
 from ..executor._modules import Layer
 from ..executor._trials import Trials
@@ -169,15 +170,14 @@ class Causes:
         training = self._training("statistics") if alone else None
         if training is not None:
             return training
-        if alone and self._by_neighbours(group, probe, seen):
+        unsplit = isinstance(probe.alone if alone else seen.outcome, BatchContractError)
+        if alone and not unsplit and self._by_neighbours(group, probe, seen):
             return self._statistics()  # of one item there is none
         return Cause(
             "failure",
             f"It fails for a batch of {'one' if alone else f'{len(seen.outcomes)}, and not of one'}: "
             f"{seen.unlike[0].what}.",
-            "Often a `squeeze()` that takes the batch dimension away: name the dimension."
-            if alone
-            else "It has to take several items at once; a model that cannot needs a loop over them.",
+            _BATCH_FIRST if unsplit else _NOT_OF_ONE if alone else _NOT_OF_SEVERAL,
         )
 
     def _of_neighbours(self, probe: Probe) -> Cause:
@@ -255,6 +255,12 @@ def _uncut(probe: Probe) -> Cause:
     )
 
 
+_BATCH_FIRST = (
+    "Keep the batch first in every tensor of the result, at every size: a `squeeze()` without a dimension takes it away, and "
+    "a model's state often has its layers there, which look like rows if they are as many."
+)
+_NOT_OF_ONE = "It has to take a batch of one; a size taken from the batch may be meant for one item."
+_NOT_OF_SEVERAL = "It has to take several items at once; a model that cannot needs a loop over them."
 _CHANCE = Cause(
     "chance",
     "The same sample alone gave two results.",

@@ -168,8 +168,9 @@ def _from_numbers(values: Any, where: str, arrays: bool) -> Leaf:
     if arrays:
         return array
     tensor = torch.from_numpy(array)
-    if array.dtype == np.float64 and _is_plain(values):  # Python's own floats have no dtype to be kept
-        return tensor.to(torch.get_default_dtype())
+    if array.dtype in (np.float64, np.complex128) and _is_plain(values):  # Python's own have no dtype to be kept
+        usual = torch.get_default_dtype()
+        return tensor.to(usual if array.dtype == np.float64 else usual.to_complex())
     return tensor
 
 
@@ -189,9 +190,13 @@ def _elements(values: Any) -> list[Any]:
 
 
 def _is_plain(values: Any) -> bool:
-    while isinstance(values, list | tuple) and values:
-        values = values[0]
-    return not hasattr(values, "dtype")
+    """Whether there are nothing but Python's own numbers in it."""
+    if not isinstance(values, list | tuple):
+        return not hasattr(values, "dtype")
+    kinds = set(map(type, values))
+    if any(issubclass(kind, list | tuple) for kind in kinds):
+        return all(map(_is_plain, values))
+    return not any(hasattr(kind, "dtype") for kind in kinds)
 
 
 def _compare(item: Item, example: Item) -> None:

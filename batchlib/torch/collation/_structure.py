@@ -147,8 +147,8 @@ def flatten(value: Any, *, lists: bool = False) -> tuple[list[Leaf], Structure]:
     Containers are tuples, named tuples, dicts and other mappings, dataclass instances and registered types.
 
     lists: whether lists are containers too, as they are in what a function gives back; an item's list is a leaf, a
-        sequence of numbers. Where they are, a list or tuple that holds neither a tensor, an array nor None is a leaf
-        all the same: nothing says whether its elements belong to the rows or to the batch.
+        sequence of numbers. Where they are, a list or tuple that holds neither a tensor nor an array is a leaf all the
+        same: nothing says whether its elements belong to the rows or to the batch. A tuple of nothing but None is none.
 
     ValueError for what is nested in itself, or too deeply to be walked through.
     """
@@ -208,7 +208,7 @@ def _walk(value: Any, lists: bool, leaves: list[Leaf]) -> Structure:
     children = tuple([_walk(child, lists, leaves) for child in opened.children])
     if lists and isinstance(value, list | tuple) and opened.labels is None:
         found = leaves[begin:]
-        if found and not any(leaf is None or holds_rows(leaf) for leaf in found):
+        if not any(map(holds_rows, found)) and any(isinstance(value, list) or leaf is not None for leaf in found):
             leaves[begin:] = [value]
             return LEAF
     return Structure(opened, children)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class Warmed:
 
 def warmup(
     function: Callable[..., Any],
-    examples: Sequence[Any],
+    examples: Iterable[Any],
     *,
     batch_sizes: Sequence[int] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -78,7 +78,8 @@ def warmup(
     executor = trials.executor
     if not isinstance(executor, DeviceExecutor):
         raise TypeError(f"warmup needs a batched function with executor=TorchExecutor(...), not {function!r}")
-    if len(examples) == 0:
+    examples = list(examples)
+    if not examples:
         raise ValueError("warmup needs at least one example of an item")
     policies = trials.policies
     assert policies is not None  # what has such an executor is a batched function
