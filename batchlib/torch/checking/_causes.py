@@ -256,8 +256,8 @@ def _uncut(probe: Probe) -> Cause:
 
 
 _BATCH_FIRST = (
-    "Keep the batch first in every tensor of the result, at every size: a `squeeze()` without a dimension takes it away, and "
-    "a model's state often has its layers there, which look like rows if they are as many."
+    "Keep the batch first in every tensor of the result, at every size: a `squeeze()` without a dimension takes it "
+    "away, and a model's state often has its layers there, which look like rows if they are as many."
 )
 _NOT_OF_ONE = "It has to take a batch of one; a size taken from the batch may be meant for one item."
 _NOT_OF_SEVERAL = "It has to take several items at once; a model that cannot needs a loop over them."
