@@ -95,7 +95,7 @@ class Results(Generic[R]):
                 yield window.take(self._result_of)
         finally:
             window.cancel(self._driver)
-            self = rows = args = inbox = None  # type: ignore[assignment]  # an error that is kept knows this frame
+            del self, rows, inbox  # an error that is kept knows this frame
 
     def _submit_from_thread(self, window: _Window, inbox: Inbox, args: tuple[Any, ...], more: bool) -> None:
         index = window.reserve()
@@ -131,7 +131,7 @@ class Results(Generic[R]):
         def has_room() -> bool:
             return window.size < look_ahead and not (window.size and driver.held_back)
 
-        rows = stop = None
+        rows = pump = stop = None
         feed: _Rows | _Pump
         if all(isinstance(source, Iterable) for source in self._sources):
             feed = rows = _Rows(self._sources)
@@ -156,7 +156,7 @@ class Results(Generic[R]):
             if stop is not None:
                 stop()
             window.cancel(driver)
-            self = rows = feed = pump = args = None  # type: ignore[assignment]  # likewise
+            del self, rows, pump, feed  # likewise
 
     async def _zipped_async(self) -> AsyncIterator[tuple[Any, ...]]:
         iterators = [aiter(s) if isinstance(s, AsyncIterable) else _as_async(s) for s in self._sources]

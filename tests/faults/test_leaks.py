@@ -251,7 +251,15 @@ KEEP: dict[str, Callable[[Any, Iterator[Item], bool], Any]] = {
 }
 
 
-@FUNCTIONS
+def judge(items: list[Item]) -> list[Any]:
+    return [Refused("the item") if item.kind == "refused" else item.kind for item in items]
+
+
+async def judge_async(items: list[Item]) -> list[Any]:
+    return judge(items)
+
+
+@pytest.mark.parametrize("function", [judge, judge_async])
 @pytest.mark.parametrize("returned", [False, True])
 @pytest.mark.parametrize("way", list(KEEP))
 def test_an_error_that_is_kept_keeps_no_item(way: str, returned: bool, function: Any) -> None:

@@ -168,9 +168,9 @@ def _from_numbers(values: Any, where: str, arrays: bool) -> Leaf:
     if arrays:
         return array
     tensor = torch.from_numpy(array)
-    if array.dtype in (np.float64, np.complex128) and _is_plain(values):  # Python's own have no dtype to be kept
+    if array.dtype.kind in "fc" and _is_plain(values):  # Python's own have no dtype to be kept
         usual = torch.get_default_dtype()
-        return tensor.to(usual if array.dtype == np.float64 else usual.to_complex())
+        return tensor.to(usual if array.dtype.kind == "f" else usual.to_complex())
     return tensor
 
 
