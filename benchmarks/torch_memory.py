@@ -54,7 +54,9 @@ def memory(bench: Bench) -> Judged:
             checks=[Check(f"{name}, growth over what the rows hold", ratio, MORE, "x")] if judged else [],
         )
     table.notes.append("The bound is for MALLOC_MMAP_THRESHOLD_: large blocks are given back as soon as they are free.")
-    table.notes.append("As it is, glibc puts no row where one of the same size was freed: each kept one costs another.")
+    table.notes.append(
+        "As it is, glibc puts no aligned row where one of its size was freed, and each thread has a heap of its own."
+    )
     return table
 
 

@@ -63,7 +63,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"threads": 0}, ValueError, "threads must be a whole number >= 1"),
     ({"in_flight": 0}, ValueError, "in_flight must be a whole number >= 1"),
     ({"in_flight": "2"}, TypeError, "in_flight"),
-    ({"batch_sizes": []}, TypeError, "batch_sizes"),
+    ({"batch_sizes": []}, ValueError, "batch_sizes must be at least one whole number >= 1"),
+    ({"cuda_graphs": True, "idempotent": False}, TypeError, "cuda_graphs=True calls .* more than once .* idempotent"),
     ({"batch_sizes": [4, 0]}, ValueError, "batch_sizes"),
     ({"batch_sizes": 4}, TypeError, "batch_sizes"),
     ({"oom": (int,)}, TypeError, "oom must be a tuple of exception classes"),
@@ -81,7 +82,7 @@ def test_an_option_that_cannot_work_is_named(options: dict[str, Any], error: typ
 
 def test_descriptions_are_equal_by_their_options() -> None:
     order = LaunchOrder()
-    one = TorchExecutor(["cpu", "cpu"], batch_sizes=[4, 1, 4], launch_order=order)
+    one = TorchExecutor(["cpu", "cpu"], batch_sizes=np.array([4, 1, 4]), launch_order=order)
     assert one == TorchExecutor(("cpu", "cpu"), batch_sizes=(1, 4), launch_order=order)
     assert hash(one) == hash(TorchExecutor(("cpu", "cpu"), batch_sizes=(1, 4), launch_order=order))
     assert one != TorchExecutor("cpu")

@@ -1,6 +1,7 @@
 """Which batches are recorded, replayed, or called as they are. The recordings are a fake's: they call it again."""
 
 import re
+import weakref
 from collections import UserList, deque
 from typing import Any
 
@@ -102,6 +103,23 @@ def test_what_cannot_be_recorded_is_called_for_good_and_says_why(device: Fake, g
     assert list(graphs.reasons.values()) == ["item() waits for the device"]
     graphs.run(double, batch(torch.ones(3)))  # another shape may do
     assert len(device.captured) == 1
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_recording_keeps_no_batch_and_so_no_caller(device: Fake, graphs: Graphs, recorded: bool) -> None:
+    class Call:
+        """Stands for a batch's: it knows its requests."""
+
+        def __call__(self, collated: Collated) -> Any:
+            return double(collated)
+
+    device.error = None if recorded else CaptureFailed("item() waits for the device")
+    calls = [Call() for _ in range(3)]
+    watched = [weakref.ref(call) for call in calls]
+    while calls:
+        graphs.run(calls.pop(), batch(torch.zeros(2)))
+    device.error = None  # its traceback knows the call
+    assert [call() for call in watched] == [None] * 3
 
 
 @pytest.mark.parametrize("error", [ValueError("bad item"), torch.OutOfMemoryError("out of memory")])

@@ -2,6 +2,7 @@
 
 import functools
 import types
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from batchlib import batched
 from batchlib.protocols import Request
+from batchlib.torch import TorchExecutor, check_batching, stack
 from batchlib.torch.executor._modules import (
     modules_of,
     norms_over_batch,
@@ -353,6 +356,32 @@ def test_the_warning_is_in_the_place_of_the_function(way: str) -> None:
     with pytest.warns(UserWarning, match=r"f runs a model in training mode \(Sequential\)") as caught:
         warn_of_training(function, "f", [])
     assert (caught[0].filename, caught[0].lineno) == (file, line)
+
+
+class Loads:
+    """Loads its model when it is called first, as services do."""
+
+    model: nn.Module | None = None
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        if self.model is None:
+            self.model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        return self.model(batch)
+
+
+def test_a_model_that_the_first_batch_loads_is_warned_of_once() -> None:
+    f = batched(Loads(), max_batch_size=2, max_wait=60, collate=stack(), executor=TorchExecutor("cpu"))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            list(f.map([torch.zeros(4), torch.ones(4)]))
+    assert ["runs a model in training mode (Sequential)" in str(each.message) for each in caught] == [True]
+
+
+def test_a_model_that_a_check_loads_is_seen() -> None:
+    samples = list(torch.arange(16.0).reshape(4, 4))
+    check = check_batching(Loads(), samples, collate=stack())
+    assert [cause.name for cause in check.causes] == ["training mode"]
 
 
 def test_what_cannot_be_looked_through_fails_nothing() -> None:

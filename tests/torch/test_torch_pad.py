@@ -195,6 +195,12 @@ def test_the_length_of_an_item_is_what_its_row_would_cost() -> None:
     assert pad().pads
 
 
+@pytest.mark.parametrize("value", [np.int64(7), np.float32(7), {"": np.int8(7)}], ids=repr)
+def test_numpys_numbers_fill_as_well_as_pythons(value: Any) -> None:
+    (batch,) = collated(started(pad(value=value)), [torch.zeros(1), torch.zeros(2)]).args
+    assert batch.tolist() == [[0, 7], [0, 0]]
+
+
 def test_each_leaf_is_filled_with_its_own_value() -> None:
     collator = started(pad({"input_ids": 1, "deep.labels": -100}))
     items = [{"input_ids": [7] * n, "mask": [1] * n, "deep": {"labels": [8] * n}} for n in (1, 2)]
@@ -445,9 +451,9 @@ def test_stretching(length: int) -> None:
         ({"dim": -1}, ValueError, "dim must be a whole number >= 0"),
         ({"dim": 1.0}, ValueError, "dim must be a whole number >= 0"),
         ({"multiple_of": 0}, ValueError, "multiple_of must be a whole number >= 1"),
-        ({"sizes": ()}, ValueError, "sizes must hold at least one length"),
-        ({"sizes": 8}, TypeError, "sizes must be a sequence of lengths, not 8"),
-        ({"sizes": "48"}, TypeError, "sizes must be a sequence of lengths, not '48'"),
+        ({"sizes": ()}, ValueError, "sizes must be at least one whole number >= 1"),
+        ({"sizes": 8}, TypeError, "sizes must be whole numbers >= 1, or None for any, not 8"),
+        ({"sizes": "48"}, TypeError, "sizes must be whole numbers >= 1, or None for any, not '48'"),
         ({"sizes": (0,)}, ValueError, "sizes must be a whole number >= 1"),
         ({"sizes": (8,), "multiple_of": 8}, TypeError, "give sizes= or multiple_of=, not both"),
         ({"value": "0"}, TypeError, "value must be a number or a mapping"),

@@ -75,6 +75,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
+        """Whether no result depended on company."""
         return not self.differences
 
     def __bool__(self) -> bool:
@@ -148,10 +149,10 @@ def check_batching(
     if trials.max_batch_size < 2:
         raise ValueError("check_batching needs at least two samples in a batch, and max_batch_size is 1: raise it")
     requests = [trials.request(sample) for sample in samples]
-    modules = modules_of(trials.function, requests)
-    layers = training_layers(modules)
-    with trials.at_work(), _unlearned(layers):
+    with trials.at_work(), _unlearned(training_layers(modules_of(trials.function, requests))):
         probes = [Probe(index, request, trials.run(request)[0]) for index, request in enumerate(requests)]
+        modules = modules_of(trials.function, requests)  # once more: the first run may have loaded some
+        layers = training_layers(modules)
         tolerance = Tolerance(
             rtol=1e-4 if rtol is None else rtol,
             atol=atol,

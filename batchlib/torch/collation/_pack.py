@@ -76,6 +76,7 @@ class pack:
         )
 
     def start(self, taken: Collection[str], function: str) -> PackCollator:
+        """For one function, which takes parameters of these names. TypeError if it takes none that tells borders."""
         telling = [name for name, what in self.parameters().items() if what != "max_length"]
         refuse_unless_told("pack(positions=False, cumulative_lengths=False, lengths=False)", function, telling, taken)
         return PackCollator(self, taken)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
+from numbers import Number
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 from ..._core._execution import Accepted, Allocate, Collated, Copy
 from ...errors import BatchContractError, ItemTooLarge
-from ...policies.structures._counts import checked_count
+from ...policies.structures._counts import checked_count, checked_counts
 from ...policies.structures._lengths import Lengths
 from ._collation import columns_of, one_or_each, outcomes, parameter_names, paths, refuse_unless_told
 from ._items import Examples, Item, kind, open_items, place
@@ -91,26 +92,26 @@ class pad:
                     f"longer either, not {self.max_item_length}"
                 )
         if self.sizes is not None:
-            self.sizes = _checked_sizes(self.sizes)
+            self.sizes = checked_counts("sizes", self.sizes)
         for value in self.value.values() if isinstance(self.value, Mapping) else [self.value]:
-            if not isinstance(value, int | float | complex):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(value, Number | np.generic):
                 raise TypeError(f"value must be a number or a mapping from paths to numbers, not {self.value!r}")
+        self.value = _plain(self.value)
         paths("only", True if self.only is None else self.only)
         paths("unpad", self.unpad)
         self.names = tuple(parameter_names(mask=self.mask, lengths=self.lengths))
 
     def start(self, taken: Collection[str], function: str) -> PadCollator:
+        """For one function, which takes parameters of these names. TypeError if it takes none that tells padding."""
         refuse_unless_told("pad(mask=False, lengths=False)", function, self.names, taken)
         return PadCollator(self, taken)
 
 
-def _checked_sizes(sizes: Any) -> tuple[int, ...]:
-    if isinstance(sizes, str) or not isinstance(sizes, Iterable):
-        raise TypeError(f"sizes must be a sequence of lengths, not {sizes!r}")
-    lengths = tuple(sorted({checked_count("sizes", size) for size in sizes}))
-    if not lengths:
-        raise ValueError("sizes must hold at least one length; None allows any")
-    return lengths
+def _plain(value: Any) -> Any:
+    """Python's numbers for NumPy's."""
+    if isinstance(value, Mapping):
+        return {path: _plain(each) for path, each in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
 
 
 class _Batch(NamedTuple):

@@ -43,6 +43,7 @@ class stack:
     usual_batch_cost: float | None = field(default=None, init=False, repr=False)
 
     def start(self, taken: Collection[str], function: str) -> StackCollator:
+        """For one function."""
         return StackCollator(None if self.like is None else Examples(self.like))
 
 

@@ -7,9 +7,9 @@ result must therefore be known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +37,8 @@ class Graphs:
     def run(self, call: Callable[[Collated], Any], inputs: Collated, key: Hashable = None) -> Any:
         """What `call(inputs)` gives.
 
-        A shape that comes first runs twice, since the function is warmed up before it is recorded.
+        A shape that comes first runs twice, since the function is warmed up before it is recorded, and a third time if
+        it cannot be.
 
         key: what beside the shapes of the tensors and the values of the other inputs tells one call from another.
         """
@@ -62,7 +63,8 @@ class Graphs:
                 target.copy_(source)
         if recorded is None:  # only here, or what the call raises would come from what the recording has raised
             return call(inputs)
-        recorded.graph.replay()
+        with recorded.run.for_batch(call):
+            recorded.graph.replay()
         return map_leaves(_kept, recorded.graph.result, lists=True)
 
     def _record(
@@ -70,14 +72,37 @@ class Graphs:
     ) -> _Recorded:
         own = [_kept(leaf) for leaf in leaves]
         args, extras = structure.rebuild(own)
-        graph = self._device.capture(partial(call, replace(inputs, args=args, extras=extras)))
+        run = _Run(replace(inputs, args=args, extras=extras))
+        with run.for_batch(call):
+            graph = self._device.capture(run)
         for leaf in flatten(graph.result, lists=True)[0]:
             _refuse_opaque(leaf)
-        return _Recorded(graph, list(filter(_is_tensor, own)))
+        return _Recorded(graph, run, list(filter(_is_tensor, own)))
+
+
+class _Run:
+    """What is recorded, and may be kept to be called again. It knows a batch, and so callers, only while that runs."""
+
+    def __init__(self, inputs: Collated) -> None:
+        self._inputs = inputs
+        self._call: Callable[[Collated], Any] | None = None
+
+    def __call__(self) -> Any:
+        assert self._call is not None
+        return self._call(self._inputs)
+
+    @contextmanager
+    def for_batch(self, call: Callable[[Collated], Any]) -> Generator[None]:
+        self._call = call
+        try:
+            yield
+        finally:
+            self._call = None
 
 
 class _Recorded(NamedTuple):
     graph: Graph
+    run: _Run
     reads: list[Tensor]
     """Its inputs."""
 

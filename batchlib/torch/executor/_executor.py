@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 
 from ..._core._execution import BatchFunction, Copy, Executor
-from ...policies.structures._counts import checked_count
+from ...policies.structures._counts import checked_count, checked_counts
 from ..collation._pack import PackCollator
 from ..device._device import Device
 from ..device._ring import Results
@@ -39,8 +39,8 @@ class TorchExecutor:
     alone fails alone. A device that is lost takes no more: its callers get ExecutorLost, `statistics().healthy` is
     false, and once no device is left everybody who calls gets ExecutorLost at once.
 
-    device: its name, a torch.device or a Device; several for a worker each behind one queue. None: the accelerator, or
-        the CPU if there is none. Looked for when the first batch comes, which fails if it is not there.
+    device: its name, a torch.device or a SimulatedDevice; several for a worker each behind one queue. None: the
+        accelerator, or the CPU if there is none. Looked for when the first batch comes, which fails if it is not there.
     mode: the gradient mode that the function runs in; with "grad" gradients reach the items, too, on the CPU.
     autocast: float16 or bfloat16, to compute in where that is safe; None: off.
     threads: intra-op threads of the CPU for each device; None: as many as torch takes.
@@ -52,9 +52,11 @@ class TorchExecutor:
         missing, and nobody sees them; larger batches are cut. Numbers beyond the one that holds `max_batch_size` never
         occur, and no statistic counts fillers. None: any number.
     cuda_graphs: record the function for every shape and replay it; for a collation whose shapes are few (stack, or pad
-        with sizes= or multiple_of=), with batch_sizes. Whatever cannot be recorded runs as usual.
+        with sizes= or multiple_of=), with batch_sizes. Whatever cannot be recorded runs as usual. To be recorded, the
+        function is called up to three times with the first batch of a shape, or with that of `warmup`.
     launch_order: shared with other executors, so that no two launch at once.
-    idempotent: whether a batch may run again: after memory ran out, and with `on_error="bisect"`.
+    idempotent: whether a batch may run again: after memory ran out, and with `on_error="bisect"` or `cuda_graphs=True`,
+        which are refused otherwise.
     oom, fatal: exception classes that mean out of memory and a lost device, beside torch's own.
     on_fatal: called with the error that a device was lost by, once for each, before its callers hear of it. To end the
         process there, call os._exit or send it a signal: a SystemExit is raised in a thread, and ends nothing.
@@ -105,12 +107,17 @@ class TorchExecutor:
             if getattr(self, option) is not None:
                 self._set(option, checked_count(option, getattr(self, option)))
         if self.batch_sizes is not None:
-            self._set("batch_sizes", _sizes(self.batch_sizes))
+            self._set("batch_sizes", checked_counts("batch_sizes", self.batch_sizes))
         _check("autocast", self.autocast, torch.dtype, "a torch.dtype")
         if self.autocast not in (None, torch.float16, torch.bfloat16):
             raise ValueError(f"autocast must be torch.float16, torch.bfloat16 or None, not {self.autocast}")
         _check("launch_order", self.launch_order, LaunchOrder, "a LaunchOrder")
         _check("on_fatal", self.on_fatal, Callable, "a function of an error")
+        if self.cuda_graphs and not self.idempotent:
+            raise TypeError(
+                "cuda_graphs=True calls the function more than once with the batch that it records, and "
+                "idempotent=False forbids that: leave one of them out"
+            )
         for option in ("oom", "fatal"):
             self._set(option, _kinds(option, getattr(self, option)))
 
@@ -151,7 +158,9 @@ def _check_device(device: Any) -> None:
         except RuntimeError as error:
             raise ValueError(f"device={device!r}: torch knows no such device; None takes what there is") from error
     elif device is not None and not isinstance(device, torch.device | Device):
-        raise TypeError(f"device must be a name, a torch.device, a Device, several of them, or None, not {device!r}")
+        raise TypeError(
+            f"device must be a name, a torch.device, a SimulatedDevice, several of them, or None, not {device!r}"
+        )
 
 
 def _staged(device: Any) -> bool:
@@ -159,12 +168,6 @@ def _staged(device: Any) -> bool:
     if device is None:
         return torch.accelerator.device_count() > 0
     return device.staged if isinstance(device, Device) else torch.device(device).type != "cpu"
-
-
-def _sizes(sizes: Any) -> tuple[int, ...]:
-    if isinstance(sizes, str) or not isinstance(sizes, Sequence) or not sizes:
-        raise TypeError(f"batch_sizes must be one or more whole numbers >= 1, or None for any, not {sizes!r}")
-    return tuple(sorted({checked_count("batch_sizes", size) for size in sizes}))
 
 
 def _check(option: str, value: Any, kind: Any, legal: str) -> None:

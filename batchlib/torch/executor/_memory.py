@@ -22,12 +22,14 @@ from ...errors import ExecutorLost
 Kinds = tuple[type[BaseException], ...]
 
 _NO_MEMORY: Kinds = (MemoryError, torch.OutOfMemoryError)
-# The CPU's allocator, cuBLAS and cuDNN have no class of their own for it.
+# The CPU's allocator, cuBLAS and cuDNN have no class of their own for it. The last is what cuDNN says of a batch that
+# it finds no room to work in, or that is too large for its indices: a smaller one may do.
 _NO_MEMORY_TEXTS = (
     "out of memory",
     "can't allocate memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_NOT_SUPPORTED",
 )
 LOST: Kinds = tuple(filter(None, [getattr(torch, "AcceleratorError", None)]))  # since torch 2.8
 _LOST_TEXTS = (

@@ -44,13 +44,16 @@ class Layer:
         return f"{self.path} ({kind})" if self.path else kind
 
 
-def warn_of_training(function: Any, name: str, requests: Sequence[Request]) -> None:
-    """A UserWarning, in the place of the function, if it uses modules in which something is in training mode."""
+def warn_of_training(function: Any, name: str, requests: Sequence[Request]) -> bool:
+    """A UserWarning, in the place of the function, if it uses modules in which something is in training mode.
+
+    Gives whether it does.
+    """
     try:
         kinds = ", ".join(sorted({type(module).__name__ for module in training_modules(function, requests)}))
         file, line, module = _place(function)
     except Exception:  # of something foreign that was looked at: no reason to fail anybody's batch
-        return
+        return False
     if kinds:
         warnings.warn_explicit(
             f"{name} runs a model in training mode ({kinds}), so results may depend on chance and on who shares a "
@@ -60,6 +63,7 @@ def warn_of_training(function: Any, name: str, requests: Sequence[Request]) -> N
             line,
             module,
         )
+    return bool(kinds)
 
 
 def _place(function: Any) -> tuple[str, int, str | None]:

@@ -48,6 +48,7 @@ class DeviceExecutor:
         self._row_length = getattr(function.collator, "row_length", None)
         self._limits = Limits()
         self._ready = False  # every device has been found
+        self._looked = False  # at the function's modules, those that its first run has loaded, too
         self._preparing = threading.Lock()
         self._changed = threading.Condition()  # guards the lanes' counts; notified when there may be room
         quiet = replace(options, on_fatal=None)  # the threads keep the lanes, and a hook may know the batcher
@@ -122,6 +123,8 @@ class DeviceExecutor:
                 if lane is None:
                     return outcomes, self._all_lost()
                 if error is None:
+                    if not self._looked:
+                        self._look(part)
                     self._limits.succeeded(bucket, rows)
                     outcomes += results
                 elif lane.lost is not None:
@@ -199,6 +202,12 @@ class DeviceExecutor:
         for lane in self.lanes:
             if lane.lost is not None:
                 self._tell(lane)
+        self._looked = True  # also if the warning is made an error
+        self._looked = warn_of_training(self._function.function, self._function.name, requests)
+
+    def _look(self, requests: Part) -> None:
+        """After the first batch: many a function loads its model when it is called first."""
+        self._looked = True
         warn_of_training(self._function.function, self._function.name, requests)
 
     def _bucket(self, part: Part) -> Hashable:
