@@ -76,6 +76,17 @@ class WithoutGrown(WithoutEvent):
     event = "grown"
 
 
+class Unawaited(SimulatedDevice):
+    """Nobody waits for what it was given before the first batch."""
+
+    entered = False
+
+    def synchronize_all(self) -> None:
+        if self.entered:
+            super().synchronize_all()
+        self.entered = True
+
+
 class WithoutHeld(Pipeline):
     """Lets go of what the function gave before it is copied out."""
 
@@ -118,6 +129,7 @@ SAFEGUARDS: dict[str, tuple[Make, Callable[..., Pipeline], Callable[[Tensor], Te
     "the host waits for the copy out": (Forgetful, WithoutCopiedOut, torch.clone),
     "the copy into new memory waits for computing": (Forgetful, WithoutGrown, torch.clone),
     "results are held until copied out": (SimulatedDevice, WithoutHeld, torch.clone),
+    "weights are there before the first batch": (Unawaited, Pipeline, torch.clone),
     "a failed launch is waited for": (SimulatedDevice, WithoutClear, torch.clone),
     "inputs that somebody has are not overwritten": (SimulatedDevice, WithoutLettingGo, torch.clone),
     "callers get copies": (SimulatedDevice, Pipeline, same),

@@ -1,6 +1,8 @@
 """On a real accelerator: the order of copies under delays, pinned memory, graphs, memory that runs out."""
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -201,3 +203,38 @@ def test_memory_that_ran_out_is_there_again_for_smaller_batches(cuda: Accelerato
     assert [row.unique().tolist() for row in rows] == [[float(number)] for number in range(8)]
     assert sizes[0] == 8
     assert max(sizes[1:]) < 8
+
+
+ASSERTING = """
+import torch
+from batchlib import batched
+from batchlib.errors import ExecutorLost
+from batchlib.torch import TorchExecutor, stack
+
+table = torch.nn.Embedding(8, 4, device="cuda").eval()
+ran = []
+
+def embed(ids):
+    ran.append(len(ids))
+    return table(ids)
+
+f = batched(embed, max_batch_size=1, collate=stack(), executor=TorchExecutor("cuda", in_flight=1))
+assert f.call(torch.tensor(7)).shape == (4,)
+futures = [f.submit(torch.tensor(number)) for number in (1 << 20, 1, 2)]
+errors = [future.exception(60) for future in futures]
+assert [type(error) for error in errors] == [ExecutorLost] * 3, errors
+assert not f.statistics().healthy
+try:
+    f.call(torch.tensor(1))
+except ExecutorLost as error:
+    assert error.__cause__ is errors[0].__cause__ is not None
+else:
+    raise AssertionError("a lost device served a call")
+assert ran == [1, 1], ran  # the device is asked for nothing more
+"""
+
+
+def test_a_device_that_has_asserted_fails_everybody_at_once_and_the_process_can_end(cuda: AcceleratorDevice) -> None:
+    """In a process of its own, since nothing runs on the device in that one any more."""
+    run = subprocess.run([sys.executable, "-c", ASSERTING], capture_output=True, text=True, check=False, timeout=100)
+    assert run.returncode == 0, run.stderr

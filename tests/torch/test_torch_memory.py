@@ -8,7 +8,9 @@ import sys
 import threading
 import traceback
 import weakref
+from collections import Counter
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from hypothesis import strategies as st
 from batchlib import BatchFailed, batched
 from batchlib.torch import SimulatedDevice, TorchExecutor, pad, stack
 from batchlib.torch.collation._structure import flatten
-from batchlib.torch.executor._memory import Limits, attempt, is_fatal, is_out_of_memory, scrub
+from batchlib.torch.executor._memory import RowLimits, attempt, is_fatal, is_out_of_memory, scrub
 
 # ---- telling errors apart
 
@@ -43,6 +45,9 @@ NO_MEMORY = [
     MemoryError("Unable to allocate 8.00 PiB"),
     RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4503599627370496 bytes"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError(
+        "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input."
+    ),
     RuntimeError("MPS backend out of memory (MPS allocated: 5 GB)"),
     accelerator_error("out of memory"),
 ]
@@ -184,7 +189,7 @@ class World:
     """So many rows fit; a model of what an executor does with the limits, and a count of what fails."""
 
     def __init__(self, fits: int) -> None:
-        self.limits = Limits()
+        self.limits = RowLimits()
         self.fits = fits
         self.failures = 0
         self.runs: list[int] = []
@@ -251,8 +256,21 @@ def test_the_limit_is_forgotten_once_the_memory_is_back(fits: int, worlds: list[
     assert (world.runs[-1], world.failures) == (32, failures)
 
 
+def test_a_world_that_has_changed_is_trusted_as_a_new_one() -> None:
+    world = World(16)
+    for _ in range(200):
+        world.batch(64)
+    world.fits = 64
+    world.runs.clear()
+    while world.limits:
+        world.batch(64)
+    tried = Counter(world.runs)
+    assert tried[32] > 100  # after so many trials in vain
+    assert tried[64] == 16  # as for the first one
+
+
 def test_limits_belong_to_buckets() -> None:
-    limits = Limits()
+    limits = RowLimits()
     limits.failed("long", 16)
     assert (limits.allowed("long"), limits.allowed("short")) == (8, sys.maxsize)
     limits.succeeded("short", 16)
@@ -261,7 +279,7 @@ def test_limits_belong_to_buckets() -> None:
 
 
 def test_limits_are_kept_for_a_bounded_number_of_buckets() -> None:
-    limits = Limits()
+    limits = RowLimits()
     for bucket in range(1000):
         limits.failed(bucket, 8)
     assert len(limits) == 256
@@ -392,6 +410,21 @@ def test_limits_of_one_length_do_not_touch_others() -> None:
     assert sizes == [(8, 16), (4, 16), (4, 16), (8, 4), (4, 16), (4, 16)]
 
 
+def test_limits_of_one_setting_do_not_touch_others() -> None:
+    sizes: list[tuple[int, bool]] = []
+
+    def model(items: list[int], *, wide: bool) -> list[int]:
+        sizes.append((len(items), wide))
+        if wide and len(items) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return items
+
+    f = on_cpu(model, size=8)
+    for wide in (True, False, True):
+        assert together(partial(f, wide=wide), list(range(8))) == list(range(8))
+    assert sizes == [(8, True), (4, True), (4, True), (8, False), (4, True), (4, True)]
+
+
 def test_out_of_memory_while_collating_or_splitting_is_out_of_memory_too() -> None:
     class Greedy(torch.Tensor):
         """A result of which more than two rows cannot be made."""
@@ -404,6 +437,35 @@ def test_out_of_memory_while_collating_or_splitting_is_out_of_memory_too() -> No
     f = on_cpu(lambda batch: batch.as_subclass(Greedy), size=4, collate=stack())
     outcomes = together(f, [torch.full((3,), float(item)) for item in range(4)])
     assert [outcome.tolist() for outcome in outcomes] == [[float(item)] * 3 for item in range(4)]
+
+
+class Lends(SimulatedDevice):
+    """Knows what has become of the host memory that it gave."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.lent: list[weakref.ref[torch.Tensor]] = []
+        super().__init__(seed)
+
+    def host_buffer(self, nbytes: int) -> torch.Tensor:
+        made = super().host_buffer(nbytes)
+        self.lent.append(weakref.ref(made))
+        return made
+
+
+def test_buffers_of_a_batch_that_did_not_fit_are_given_back_before_its_halves_run() -> None:
+    device = Lends(1)
+    lent: list[int] = []
+
+    def model(batch: torch.Tensor) -> torch.Tensor:
+        lent.append(sum([buffer.nbytes for ref in device.lent if (buffer := ref()) is not None]))
+        if len(batch) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return batch.sum(1)
+
+    executor = TorchExecutor(device, in_flight=1)
+    f = batched(model, max_batch_size=8, max_wait=60, collate=stack(), executor=executor)
+    assert together(f, [torch.ones(1 << 14)] * 8) == [1 << 14] * 8
+    assert lent[:2] == [8 << 16, 4 << 16]
 
 
 def test_a_culprit_is_found_by_bisecting_after_memory_ran_out() -> None:

@@ -1,5 +1,6 @@
 """The way of one batch after the other, on the CPU and on a device with a memory of its own."""
 
+import threading
 from collections import UserList, deque
 from collections.abc import Callable
 from typing import Any
@@ -402,6 +403,29 @@ def test_what_is_begun_on_a_handed_out_input_is_not_overtaken_by_the_next_batch(
             way.clear(buffers)
         device.synchronize_all()
         assert not device.reads_out_of_order
+
+
+@pytest.mark.parametrize("results", ["host", "numpy"])
+def test_rows_of_memory_that_is_written_again_are_copied_for_those_who_want_views_too(results: Results) -> None:
+    executor = TorchExecutor(SimulatedDevice(1), copy=False, results=results)
+    with batched(lambda x: x + 1, max_batch_size=2, collate=stack(), executor=executor) as f:
+        rows = list(f.map([torch.full((3,), float(number)) for number in range(40)]))
+    assert [row.tolist() for row in rows] == [[number + 1] * 3 for number in range(40)]
+
+
+def test_weights_that_another_thread_is_still_copying_are_there_before_the_first_batch() -> None:
+    device = SimulatedDevice(busy=0)
+    weights = device.device_buffer(8).view(torch.float32)
+
+    def load() -> None:
+        device.copy(device.stream(), weights, torch.tensor([2.0, 3.0]))
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    loader.join()
+    assert weights.isnan().all()
+    with batched(lambda x: x * weights, collate=stack(), executor=TorchExecutor(device)) as f:
+        assert f.call(torch.ones(2)).tolist() == [2, 3]
 
 
 @pytest.mark.parametrize("device", [Staged(), SimulatedDevice(6), SimulatedDevice(6, busy=0)])

@@ -22,7 +22,7 @@ from batchlib.torch.device._simulated import SimulatedDevice
 from batchlib.torch.device._simulated_run import simulated_run
 
 SEEDS = 300
-IN, OUT = 1, 2  # streams in the order in which they are made; 0 computes
+IN, OUT = 2, 3  # streams in the order in which they are made; 0 computes, 1 loads weights
 
 
 def batch(*args: Any) -> Collated:
@@ -68,6 +68,15 @@ class ClearsAfterErrorsAtOnce(Order):
 
     def synchronize_all(self) -> None:
         if not self.entered:
+            super().synchronize_all()
+        self.entered = True
+
+
+class BeginsBeforeWeightsAreThere(Order):
+    entered = False
+
+    def synchronize_all(self) -> None:
+        if self.entered:
             super().synchronize_all()
         self.entered = True
 
@@ -142,6 +151,7 @@ def test_the_pipeline_is_right_in_every_schedule(seed: int) -> None:
         {"device": CopiesIntoNewMemoryAtOnce},
         {"device": HostReadsTooEarly},
         {"device": ClearsAfterErrorsAtOnce},
+        {"device": BeginsBeforeWeightsAreThere},
         {"device": OneEventForEverything},
         {"pipeline": SharesInputs},
         {"pipeline": SharesOutputs},

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,9 @@ def simulated_run(
     """
     lot = random.Random(seed)
     results = lot.choice(_RESULTS)
-    way = pipeline(device(seed), results=results)
+    on = device(seed)
+    way = pipeline(on, results=results)
+    weights = _loading(on)
     way.enter()
     free = [way.buffers() for _ in range(lot.randint(2, 3))]
     staged: list[_Batch] = []
@@ -63,7 +66,7 @@ def simulated_run(
     while coming or staged or launched or finished:
         step = lot.randrange(4)
         if step == 0 and coming and free:
-            staged.append(_stage(way, lot, coming.pop(0), free.pop(lot.randrange(len(free)))))
+            staged.append(_stage(way, lot, coming.pop(0), free.pop(lot.randrange(len(free))), weights))
         elif step == 1 and staged:
             batch = staged.pop(lot.randrange(len(staged)))
             try:
@@ -89,7 +92,15 @@ def simulated_run(
     return [batch.number for batch in done if not _equal(batch.outcome, batch.function(batch.inputs))]
 
 
-def _stage(way: Pipeline, lot: random.Random, number: int, buffers: Buffers) -> _Batch:
+def _loading(device: SimulatedDevice) -> Tensor:
+    """Weights, as another thread may leave them: their copy was begun, and nobody has waited for it."""
+    values = torch.arange(1.0, 5.0, device="cpu")
+    weights = device.device_buffer(values.nbytes).view(values.dtype)
+    device.copy(device.stream(), weights, values)
+    return weights
+
+
+def _stage(way: Pipeline, lot: random.Random, number: int, buffers: Buffers, weights: Tensor) -> _Batch:
     rows, length = lot.randint(1, 4), lot.choice((0, 1, 7, 33, lot.randint(200, 900)))
 
     def collate(allocate: Allocate) -> Collated:
@@ -101,7 +112,8 @@ def _stage(way: Pipeline, lot: random.Random, number: int, buffers: Buffers) -> 
         mask = torch.full((rows, 2), bool(number % 2), device="cpu")  # not in the memory that was given
         return Collated((items, {"names": names}), {"mask": mask, "limit": number}, rows, rows)
 
-    function = lot.choice((*_FUNCTIONS, *_FUNCTIONS, _refuse))
+    choices: tuple[Callable[[Collated], Any], ...] = (*_FUNCTIONS, *_FUNCTIONS, _refuse, partial(_weighted, weights))
+    function = lot.choice(choices)
     collated = way.stage(buffers, collate)
     return _Batch(number, function, buffers, _copied(collated))
 
@@ -139,6 +151,10 @@ def _twice(batch: Collated) -> Any:
 
 def _keep(batch: Collated) -> Any:
     return batch.args[0].sum(1), _Kept(batch.args[0][-1], batch.args[1]["names"][:1])
+
+
+def _weighted(weights: Tensor, batch: Collated) -> Any:
+    return batch.args[1]["names"][:, None] * weights
 
 
 def _refuse(batch: Collated) -> Any:

@@ -49,7 +49,7 @@ _PAUSING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERA
 _OBJECT: Any = AttributeError.__dict__["obj"]  # a subclass may hide it
 
 _FIRST_PATIENCE, _LAST_PATIENCE = 16, 1024  # parts at the limit that must run before the limit is raised
-_MOST_BUCKETS = 256
+_MOST_LIMITS = 256
 
 
 def is_out_of_memory(error: BaseException, more: Kinds = ()) -> bool:
@@ -162,8 +162,8 @@ class _Limit:
     raised: bool = False  # `rows` is a trial
 
 
-class Limits:
-    """How many rows of each bucket fit into memory; thread-safe.
+class RowLimits:
+    """How many rows fit into memory, by a key that batches of about one size have in common; thread-safe.
 
     A failure halves the limit. Runs of as many rows as the limit allows raise it again, since what took the memory may
     be gone: doubled after `patience` of them, and forgotten once the largest number that ever failed has held for as
@@ -177,28 +177,28 @@ class Limits:
         self._limits: dict[Hashable, _Limit] = {}
 
     def __len__(self) -> int:
-        """Buckets that have a limit."""
+        """Keys that have one."""
         return len(self._limits)
 
-    def allowed(self, bucket: Hashable) -> int:
+    def allowed(self, key: Hashable) -> int:
         """How many rows may be tried at once."""
-        limit = self._limits.get(bucket)
+        limit = self._limits.get(key)
         return sys.maxsize if limit is None else limit.rows
 
-    def failed(self, bucket: Hashable, rows: int) -> bool:
+    def failed(self, key: Hashable, rows: int) -> bool:
         """So many rows did not fit; whether that was a trial.
 
         One that does not fit by itself tells nothing of others: its limit is forgotten.
         """
         with self._lock:
-            limit = self._limits.get(bucket)
+            limit = self._limits.get(key)
             trial = limit is not None and limit.raised
             if rows == 1:
-                self._limits.pop(bucket, None)
+                self._limits.pop(key, None)
             elif limit is None:
-                if len(self._limits) == _MOST_BUCKETS:
+                if len(self._limits) == _MOST_LIMITS:
                     del self._limits[next(iter(self._limits))]
-                self._limits[bucket] = _Limit(rows // 2, rows)
+                self._limits[key] = _Limit(rows // 2, rows)
             else:
                 limit.rows = min(limit.rows, rows // 2)
                 limit.failed = max(limit.failed, rows)
@@ -208,12 +208,12 @@ class Limits:
                 limit.raised = False
             return trial
 
-    def succeeded(self, bucket: Hashable, rows: int) -> None:
+    def succeeded(self, key: Hashable, rows: int) -> None:
         """So many rows did fit."""
         if not self._limits:  # nearly always
             return
         with self._lock:
-            limit = self._limits.get(bucket)
+            limit = self._limits.get(key)
             if limit is None or rows < limit.rows:  # fewer than are allowed say nothing of more
                 return
             limit.successes += 1
@@ -223,7 +223,7 @@ class Limits:
             if limit.raised:
                 limit.patience = _FIRST_PATIENCE  # the world has changed
             if limit.rows >= limit.failed:
-                del self._limits[bucket]
+                del self._limits[key]
             else:
                 limit.rows = min(2 * limit.rows, limit.failed)
                 limit.raised = True

@@ -21,7 +21,7 @@ from ...errors import ExecutorLost
 from ...executors._errors import failures
 from ...executors._in_parts import InParts
 from ._lane import Lane
-from ._memory import Limits, attempt, is_out_of_memory
+from ._memory import RowLimits, attempt, is_out_of_memory
 from ._modules import warn_of_training
 from ._worker import Worker
 
@@ -46,7 +46,7 @@ class DeviceExecutor:
         self.batch_sizes = options.batch_sizes
         self._most = sys.maxsize if options.batch_sizes is None else options.batch_sizes[-1]
         self._row_length = getattr(function.collator, "row_length", None)
-        self._limits = Limits()
+        self._limits = RowLimits()
         self._ready = False  # every device has been found
         self._looked = False  # at the function's modules, those that its first run has loaded, too
         self._preparing = threading.Lock()
@@ -112,8 +112,8 @@ class DeviceExecutor:
                 return outcomes, None
             while parts:
                 part = parts.pop()
-                bucket = self._bucket(part) if self._limits else None
-                allowed = self._limits.allowed(bucket)
+                key = self._limited_by(part) if self._limits else None
+                allowed = self._limits.allowed(key)
                 if len(part) > min(self._most, allowed):
                     parts += _cut(part, min(self._most, allowed))
                     cut = cut or allowed < self._most
@@ -125,7 +125,7 @@ class DeviceExecutor:
                 if error is None:
                     if not self._looked:
                         self._look(part)
-                    self._limits.succeeded(bucket, rows)
+                    self._limits.succeeded(key, rows)
                     outcomes += results
                 elif lane.lost is not None:
                     self._tell(lane)
@@ -137,7 +137,7 @@ class DeviceExecutor:
                 elif not is_out_of_memory(error, self._options.oom):
                     outcomes.fail(error, len(part))
                 else:
-                    trial = self._limits.failed(self._bucket(part), rows)
+                    trial = self._limits.failed(self._limited_by(part), rows)
                     short += 1
                     _make_room(lane, everything=trial or short == 2 or not self._options.idempotent)
                     if rows == 1 or not self._options.idempotent:
@@ -210,7 +210,7 @@ class DeviceExecutor:
         self._looked = True
         warn_of_training(self._function.function, self._function.name, requests)
 
-    def _bucket(self, part: Part) -> Hashable:
+    def _limited_by(self, part: Part) -> Hashable:
         """What a limit holds for: requests of one group whose longest is about as long."""
         length = self._row_length
         longest = 0 if length is None else max([length(request.args) for request in part])
